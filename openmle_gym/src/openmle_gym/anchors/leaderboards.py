@@ -1,0 +1,217 @@
+"""Makes the anchors' reference leaderboards: a fixed grid of ordinary models, graded on all hidden rows.
+
+    python -m openmle_gym.anchors.leaderboards NAME [FOLDER]
+
+builds the anchor, runs the grid and writes `leaderboard.csv` into the anchor's folder of this package, or into FOLDER.
+The standings are machine-made: they place a score among plain baselines, not among people. What a package holds is the
+committed file; nothing here runs when an anchor is built.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from openmle_gym.anchors import ANCHORS, Anchor, build_anchor
+from openmle_gym.isolation.process import ProcessRunner
+from openmle_gym.metrics import METRICS
+from openmle_gym.task import TaskPackage
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
+
+SEED = 0
+
+
+class Baseline(NamedTuple):
+    """One line of the leaderboard."""
+
+    entry: str
+    model: "BaseEstimator"
+
+
+def baselines(anchor: Anchor) -> Iterator[Baseline]:
+    """The grid for an anchor: from dummies to boosting, a few settings each, all seeds fixed."""
+    models = _classifiers() if anchor.task_type == "classification" else _regressors()
+    for entry, (model, scaled) in models.items():
+        yield Baseline(entry, _with_preparation(model, scaled=scaled))
+        if anchor.metric == "rmsle" and not entry.startswith("dummy"):
+            yield Baseline(f"{entry}, log target", _log_target(_with_preparation(model, scaled=scaled)))
+
+
+def score_baseline(baseline: Baseline, anchor: Anchor, package: TaskPackage) -> float:
+    """The baseline's score on all hidden rows."""
+    train = pd.read_csv(package.public_dir / "train.csv")
+    test = pd.read_csv(package.public_dir / "test.csv")
+    features = [column for column in test.columns if column != anchor.id]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = baseline.model.fit(train[features], train[anchor.target])  # pyright: ignore[reportAttributeAccessIssue]
+        if METRICS[anchor.metric].prediction == "probability":
+            predicted = model.predict_proba(test[features])[:, 1]
+        else:
+            predicted = model.predict(test[features])
+    answers = pd.to_numeric(package.answers[anchor.target]).to_numpy()
+    assert (package.answers[anchor.id].astype(int).to_numpy() == test[anchor.id].to_numpy()).all()
+    return METRICS[anchor.metric].function(answers, np.asarray(predicted))
+
+
+def make_leaderboard(anchor: Anchor, package: TaskPackage) -> pd.DataFrame:
+    """The whole grid with its scores, the best first: columns rank, entry, score."""
+    rows = []
+    for baseline in baselines(anchor):
+        rows.append((baseline.entry, round(score_baseline(baseline, anchor, package), 8)))
+        print(f"{rows[-1][1]:.6f}  {baseline.entry}", file=sys.stderr)
+    table = pd.DataFrame(rows, columns=["entry", "score"])
+    better = METRICS[anchor.metric].higher_is_better
+    table = table.sort_values(["score", "entry"], ascending=[not better, True], ignore_index=True)
+    table.insert(0, "rank", table["score"].rank(method="min", ascending=not better).astype(int))
+    return table
+
+
+def _with_preparation(model: "BaseEstimator", *, scaled: bool) -> "BaseEstimator":
+    from sklearn.base import clone
+    from sklearn.compose import make_column_selector, make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    filled = SimpleImputer(strategy="median")
+    numbers = make_pipeline(filled, StandardScaler()) if scaled else filled
+    prepared = make_column_transformer(
+        (numbers, make_column_selector(dtype_include="number")),
+        (OneHotEncoder(handle_unknown="ignore", sparse_output=False), make_column_selector(dtype_exclude="number")),
+    )
+    return make_pipeline(prepared, clone(model))
+
+
+def _log_target(model: "BaseEstimator") -> "BaseEstimator":
+    from sklearn.compose import TransformedTargetRegressor
+
+    return TransformedTargetRegressor(model, func=np.log1p, inverse_func=np.expm1)
+
+
+def _classifiers() -> Mapping[str, tuple["BaseEstimator", bool]]:
+    """Models by entry, and whether their numeric columns are scaled."""
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+    from sklearn.dummy import DummyClassifier
+    from sklearn.ensemble import (
+        ExtraTreesClassifier,
+        GradientBoostingClassifier,
+        HistGradientBoostingClassifier,
+        RandomForestClassifier,
+    )
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.naive_bayes import GaussianNB
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.svm import SVC
+    from sklearn.tree import DecisionTreeClassifier
+
+    models: dict[str, tuple[BaseEstimator, bool]] = {
+        "dummy, most frequent class": (DummyClassifier(strategy="prior"), False),
+        "dummy, random by class shares": (DummyClassifier(strategy="stratified", random_state=SEED), False),
+        "naive Bayes": (GaussianNB(), False),
+        "naive Bayes, smoothing 0.1": (GaussianNB(var_smoothing=0.1), True),
+        "linear discriminant, shrinkage auto": (LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"), False),
+    }
+    for c in (0.001, 0.01, 0.1, 1.0, 10.0):
+        models[f"logistic regression, C={c:g}"] = (LogisticRegression(C=c, max_iter=1000), True)
+    for k in (1, 3, 5, 10, 25, 50):
+        models[f"{k} nearest neighbours"] = (KNeighborsClassifier(k), True)
+    for depth in (1, 2, 3, 5, 8, None):
+        models[f"decision tree, depth {depth or 'free'}"] = (
+            DecisionTreeClassifier(max_depth=depth, random_state=SEED),
+            False,
+        )
+    for c in (0.1, 1.0, 10.0):
+        for kernel in ("linear", "rbf"):
+            machine = CalibratedClassifierCV(SVC(C=c, kernel=kernel), cv=3, ensemble=False)
+            models[f"support vectors, {kernel}, C={c:g}"] = (machine, True)
+    for trees in (10, 50, 200):
+        for leaf in (1, 5):
+            settings = {"n_estimators": trees, "min_samples_leaf": leaf, "random_state": SEED}
+            models[f"random forest, {trees} trees, leaf {leaf}"] = (RandomForestClassifier(**settings), False)
+            models[f"extra trees, {trees} trees, leaf {leaf}"] = (ExtraTreesClassifier(**settings), False)
+    for rounds, rate in ((50, 0.1), (150, 0.1), (100, 0.03)):
+        boosted = GradientBoostingClassifier(n_estimators=rounds, learning_rate=rate, random_state=SEED)
+        models[f"gradient boosting, {rounds} rounds, rate {rate}"] = (boosted, False)
+        histograms = HistGradientBoostingClassifier(max_iter=rounds, learning_rate=rate, random_state=SEED)
+        models[f"histogram boosting, {rounds} rounds, rate {rate}"] = (histograms, False)
+    for width in (16, 64):
+        network = MLPClassifier((width,), alpha=0.01, max_iter=300, random_state=SEED)
+        models[f"neural network, {width} units"] = (network, True)
+    return models
+
+
+def _regressors() -> Mapping[str, tuple["BaseEstimator", bool]]:
+    """Models by entry, and whether their numeric columns are scaled."""
+    from sklearn.dummy import DummyRegressor
+    from sklearn.ensemble import (
+        ExtraTreesRegressor,
+        GradientBoostingRegressor,
+        HistGradientBoostingRegressor,
+        RandomForestRegressor,
+    )
+    from sklearn.linear_model import BayesianRidge, Lasso, LinearRegression, Ridge
+    from sklearn.neighbors import KNeighborsRegressor
+    from sklearn.svm import SVR
+    from sklearn.tree import DecisionTreeRegressor
+
+    models: dict[str, tuple[BaseEstimator, bool]] = {
+        "dummy, mean": (DummyRegressor(strategy="mean"), False),
+        "dummy, median": (DummyRegressor(strategy="median"), False),
+        "linear regression": (LinearRegression(), True),
+        "Bayesian ridge": (BayesianRidge(), True),
+    }
+    for alpha in (1.0, 10.0, 100.0):
+        models[f"ridge, alpha {alpha:g}"] = (Ridge(alpha=alpha), True)
+    for alpha in (0.01, 1.0):
+        models[f"lasso, alpha {alpha:g}"] = (Lasso(alpha=alpha, max_iter=5000), True)
+    for k in (1, 3, 10, 30):
+        models[f"{k} nearest neighbours"] = (KNeighborsRegressor(k), True)
+    for depth in (1, 3, 6, None):
+        models[f"decision tree, depth {depth or 'free'}"] = (
+            DecisionTreeRegressor(max_depth=depth, random_state=SEED),
+            False,
+        )
+    for c in (0.1, 1.0, 10.0, 100.0):
+        models[f"support vectors, rbf, C={c:g}"] = (SVR(C=c), True)
+    for trees in (10, 100):
+        for leaf in (1, 5):
+            settings = {"n_estimators": trees, "min_samples_leaf": leaf, "random_state": SEED}
+            models[f"random forest, {trees} trees, leaf {leaf}"] = (RandomForestRegressor(**settings), False)
+            models[f"extra trees, {trees} trees, leaf {leaf}"] = (ExtraTreesRegressor(**settings), False)
+    for rounds, rate in ((50, 0.1), (150, 0.1), (100, 0.03)):
+        boosted = GradientBoostingRegressor(n_estimators=rounds, learning_rate=rate, random_state=SEED)
+        models[f"gradient boosting, {rounds} rounds, rate {rate}"] = (boosted, False)
+        histograms = HistGradientBoostingRegressor(max_iter=rounds, learning_rate=rate, random_state=SEED)
+        models[f"histogram boosting, {rounds} rounds, rate {rate}"] = (histograms, False)
+    return models
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m openmle_gym.anchors.leaderboards", description=__doc__)
+    parser.add_argument("name", choices=list(ANCHORS))
+    parser.add_argument("folder", nargs="?", type=Path, help="where to write; by default the anchor's own folder")
+    options = parser.parse_args()
+    anchor = ANCHORS[options.name]
+    folder = options.folder or Path(__file__).parent / anchor.source
+    with tempfile.TemporaryDirectory() as scratch:
+        runner = ProcessRunner(allow_no_isolation=True)  # prepare.py is our own
+        package = asyncio.run(build_anchor(anchor.name, Path(scratch) / anchor.name, runner=runner))
+        table = make_leaderboard(anchor, package)
+    table.to_csv(folder / "leaderboard.csv", index=False, lineterminator="\n")
+
+
+if __name__ == "__main__":
+    main()

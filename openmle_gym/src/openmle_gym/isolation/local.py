@@ -1,0 +1,279 @@
+"""Runs a supervised command on this machine and watches over it: wall clock, memory, number of processes.
+
+The kernel counts memory for a cgroup; without one, a watchdog adds up what the processes of the tree use, some times
+a second. A program can overshoot its limit for as long as one look takes to come.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from enum import Enum, auto
+from typing import NamedTuple
+
+from openmle_gym.errors import RunnerUnavailable
+from openmle_gym.isolation.logs import has_started, read_record
+from openmle_gym.isolation.runner import Isolation, RunResult, RunSpec
+from openmle_gym.isolation.workspace import Workspace, finish, read_artifacts
+from openmle_gym.jobs import MIB, Limits
+
+LOOK_SECONDS = 0.05
+"""Between two looks of the watchdog."""
+STUBBORN_SECONDS = 5.0
+"""After this the supervisor itself is killed too."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Usage(NamedTuple):
+    """What a process tree uses now."""
+
+    tasks: int
+    """Processes and threads."""
+    memory_bytes: int
+
+
+class _Kill(Enum):
+    """Why we end a run."""
+
+    WALL_CLOCK = auto()
+    MEMORY = auto()
+    TASKS = auto()
+
+
+def require_linux() -> None:
+    """Raises RunnerUnavailable where the watchdog cannot do its work."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        os.stat("/proc/self/statm")
+    except (AttributeError, OSError) as error:
+        raise RunnerUnavailable("this isolation needs Linux 5.3 or newer with /proc; use Docker") from error
+
+
+def descendants(root: int) -> list[int]:
+    """PIDs below a process, nearest first; without it."""
+    found: list[int] = []
+    frontier = [root]
+    while frontier:
+        below = [child for pid in frontier for child in _children(pid)]
+        found += below
+        frontier = below
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):  # it may end while we look
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as listing:
+                children += map(int, listing.read().split())
+    return children
+
+
+def usage(pids: Sequence[int], tmpfs: Sequence[str], limit_bytes: int) -> Usage:
+    """Adds up what processes use.
+
+    Resident pages count first, which is quick but counts shared pages once per process; only when that sum passes
+    `limit_bytes` does the exact reckoning follow: private pages, each process's share of shared ones, and the files
+    in its memory file systems.
+
+    Args:
+        tmpfs: Mount points of memory file systems, as the processes see them.
+    """
+    tasks = resident = 0
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            tasks += len(os.listdir(f"/proc/{pid}/task"))
+            resident += _resident_bytes(pid)
+    files = _tmpfs_bytes(pids, tmpfs)
+    if resident + files <= limit_bytes:
+        return Usage(tasks, resident + files)
+    private = shared = 0
+    for pid in pids:
+        share = _proportional_share(pid)
+        private += share["Pss_Anon"]
+        shared += share["Pss_Shmem"]
+    # Files in a memory file system are also shared pages of whoever maps them.
+    return Usage(tasks, private + max(shared, files))
+
+
+def _tmpfs_bytes(pids: Sequence[int], mounts: Sequence[str]) -> int:
+    for pid in reversed(pids):
+        try:
+            facts = [os.statvfs(f"/proc/{pid}/root{mount}") for mount in mounts]
+        except OSError:
+            continue  # ended, or not ours to look into
+        return sum((fact.f_blocks - fact.f_bfree) * fact.f_frsize for fact in facts)
+    return 0
+
+
+def _proportional_share(pid: int) -> dict[str, int]:
+    share = {"Pss_Anon": 0, "Pss_Shmem": 0}
+    with suppress(FileNotFoundError, ProcessLookupError):
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as rollup:
+                for line in rollup:
+                    name, _, rest = line.partition(":")
+                    if name in share:
+                        share[name] = int(rest.split()[0]) * 1024
+        except PermissionError:
+            share["Pss_Anon"] = _resident_bytes(pid)  # it made itself unreadable, so all that is resident counts
+    return share
+
+
+def _resident_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as statm:
+        return int(statm.read().split()[1]) * _PAGE_BYTES
+
+
+def local_rlimits(limits: Limits, *, tasks: int) -> dict[str, int]:
+    """The program's own limits: `tasks` at once, and a generous bound on addresses behind the watchdog."""
+    return {"NPROC": tasks, "AS": max(8 * limits.memory_bytes, limits.memory_bytes + 8192 * MIB)}
+
+
+def tasks_of_user() -> int:
+    """Processes and threads that this user has already, which RLIMIT_NPROC counts too."""
+    user, tasks = os.getuid(), 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                tasks += len(os.listdir(f"{entry.path}/task")) if entry.stat().st_uid == user else 0
+    return tasks
+
+
+async def run_local(
+    command: Sequence[str],
+    spec: RunSpec,
+    place: Workspace,
+    *,
+    isolation: Isolation,
+    environment: Mapping[str, str],
+    descriptors: Sequence[int] = (),
+    tmpfs: Sequence[str] = (),
+    warnings: tuple[str, ...] = (),
+) -> RunResult:
+    """Runs a command that starts a supervisor with `control=1` and `record=<place.record>`, and tells its end.
+
+    Args:
+        descriptors: What the command inherits beside the record.
+        tmpfs: Mount points of the program's memory file systems, as it sees them.
+
+    Raises:
+        RunnerUnavailable: The program was not even started.
+    """
+    began = time.monotonic()
+    process, control = _spawn(command, place, environment, descriptors)
+    exited = _exit_future(process.pid)
+    try:
+        kill = await _watch(process.pid, exited, spec.limits, place.record, began, tmpfs)
+    finally:
+        await finish(_stop(process, exited, control))
+    wall_seconds = time.monotonic() - began
+
+    record = read_record(place.record, spec.limits.log_bytes)
+    if not record.started and kill is None:
+        said = (place.root / "stderr").read_bytes()[-2000:].decode(errors="replace").strip()
+        raise RunnerUnavailable(f"{isolation}: nothing was started (status {process.returncode}): {said}")
+    lost = kill is None and record.exit_code is None and record.signal is None
+    if kill is _Kill.TASKS:
+        warnings += (f"killed: more than {spec.limits.processes} processes and threads",)
+    if lost:
+        warnings += ("the program killed its supervisor; processes of it may live on",)
+    return RunResult(
+        exit_code=None if kill else record.exit_code,
+        signal=signal.SIGKILL if kill or lost else record.signal,
+        timed_out=kill is _Kill.WALL_CLOCK,
+        out_of_memory=kill is _Kill.MEMORY,
+        wall_seconds=wall_seconds,
+        log=record.log,
+        artifacts=await read_artifacts(spec, place.work),
+        isolation=isolation,
+        warnings=warnings,
+    )
+
+
+class _Spawned(NamedTuple):
+    process: subprocess.Popen[bytes]
+    control: int
+    """The end of the supervisor's standard input that is ours."""
+
+
+def _spawn(
+    command: Sequence[str], place: Workspace, environment: Mapping[str, str], descriptors: Sequence[int]
+) -> _Spawned:
+    control_read, control = os.pipe()
+    try:
+        with open(place.root / "stderr", "wb") as stderr:
+            process = subprocess.Popen(
+                command,
+                stdin=control_read,
+                stdout=stderr,
+                stderr=stderr,
+                cwd=place.work,
+                env=environment,
+                pass_fds=(place.record, *descriptors),
+                start_new_session=True,
+            )
+    except OSError as error:
+        os.close(control)
+        raise RunnerUnavailable(f"{command[0]}: {error.strerror}") from error
+    finally:
+        os.close(control_read)
+    return _Spawned(process, control)
+
+
+def _exit_future(pid: int) -> asyncio.Future[None]:
+    """Done when the process has ended; it still has to be waited for."""
+    loop = asyncio.get_running_loop()
+    exited: asyncio.Future[None] = loop.create_future()
+    descriptor = os.pidfd_open(pid)
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        exited.set_result(None)
+
+    loop.add_reader(descriptor, ended)
+    return exited
+
+
+async def _watch(
+    pid: int, exited: asyncio.Future[None], limits: Limits, record: int, began: float, tmpfs: Sequence[str]
+) -> _Kill | None:
+    """Returns when the run has ended by itself, with None, or has to be ended."""
+    deadline = began + limits.wall_seconds
+    while True:
+        await asyncio.wait({exited}, timeout=max(0.0, min(LOOK_SECONDS, deadline - time.monotonic())))
+        if exited.done():
+            return None
+        if time.monotonic() >= deadline:
+            return _Kill.WALL_CLOCK
+        # Until the program starts, the tree below is still on the host's own file systems.
+        if not has_started(record):
+            continue
+        used = usage(descendants(pid), tmpfs, limits.memory_bytes)
+        if used.memory_bytes > limits.memory_bytes:
+            return _Kill.MEMORY
+        if used.tasks > limits.processes + 1:  # a supervisor may be among them
+            return _Kill.TASKS
+
+
+async def _stop(process: subprocess.Popen[bytes], exited: asyncio.Future[None], control: int) -> None:
+    """Has the supervisor kill everything, if it has not ended; if it does not obey, does so itself."""
+    with suppress(BrokenPipeError):
+        os.write(control, b"x")  # closing is not enough where another process of ours was forked meanwhile
+    os.close(control)
+    deadline = time.monotonic() + STUBBORN_SECONDS
+    while not exited.done():
+        await asyncio.wait({exited}, timeout=0.2)
+        if exited.done():
+            break
+        stubborn = descendants(process.pid)
+        if time.monotonic() >= deadline:
+            stubborn.append(process.pid)
+        for pid in stubborn:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,217 @@
+"""The first process inside every isolation: starts the program, keeps its output bounded, says how it ended.
+
+It runs on the isolation's own interpreter, perhaps in an image that has nothing of ours, so it is one file on the
+standard library, started as ``python -I -S supervisor.py KEY=VALUE... -- ARGV...`` in the program's working directory:
+
+    record       the record file, as a descriptor number or a path; it exists and has its full size
+    log_bytes    bytes of output to keep
+    rlimit.NAME  a limit for the program, such as rlimit.FSIZE
+    uid          become this user and group first
+    control      1: stdin is a pipe from the runner; a byte or its end means "kill all and go"
+    subreaper    1: adopt the program's orphans and kill them at the end (else a PID namespace does that)
+    hide_root    1: the program shall not be able to list /
+
+The record is written as things happen, so it tells the truth even if everything here is killed at any moment:
+a header (output bytes so far, wait status, phase), the first half of the budget, and a ring of the other half.
+"""
+
+import os
+import resource
+import select
+import signal
+import struct
+import sys
+from contextlib import suppress
+
+HEADER = struct.Struct("<QiB")
+"""Output bytes so far, wait status of the program, phase."""
+PREPARED, STARTED, ENDED = 0, 1, 2
+CHUNK_BYTES = 65536
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
+LANDLOCK_READ_DIR, LANDLOCK_REFER = 1 << 3, 1 << 13
+
+
+class Record:
+    """The record file, as its writer sees it."""
+
+    def __init__(self, descriptor: int, log_bytes: int) -> None:
+        self.descriptor = descriptor
+        self.half = log_bytes // 2
+        self.total = 0
+
+    def write_header(self, status: int, phase: int) -> None:
+        os.pwrite(self.descriptor, HEADER.pack(self.total, status, phase), 0)
+
+    def feed(self, output: bytes) -> None:
+        """Keeps what belongs to the head or may be the tail, and counts the rest."""
+        to_head = output[: max(0, self.half - self.total)]
+        if to_head:
+            os.pwrite(self.descriptor, to_head, HEADER.size + self.total)
+        end = self.total + len(output) - self.half
+        to_ring = output[len(to_head) :][-self.half :]
+        start = (end - len(to_ring)) % self.half
+        for part, place in ((to_ring[: self.half - start], start), (to_ring[self.half - start :], 0)):
+            if part:
+                os.pwrite(self.descriptor, part, HEADER.size + self.half + place)
+        self.total += len(output)
+        self.write_header(0, STARTED)
+
+
+def hide_root() -> None:
+    """Lets this process list every folder but /, where the kernel can do that (Landlock, its second version).
+
+    A program that searches from / would else follow /proc/self/root in circles until its time is up.
+    """
+    import ctypes
+
+    call = ctypes.CDLL(None).syscall
+    if call(LANDLOCK_CREATE_RULESET, None, 0, 1) < 2:
+        return
+    # Moving files between folders has to be allowed by name; it is denied as soon as any rule is in force.
+    rights = LANDLOCK_READ_DIR | LANDLOCK_REFER
+    rules = call(LANDLOCK_CREATE_RULESET, struct.pack("=Q", rights), 8, 0)
+    for entry in os.scandir("/"):
+        if entry.is_dir(follow_symlinks=False):
+            folder = os.open(entry.path, os.O_PATH | os.O_CLOEXEC)
+            call(LANDLOCK_ADD_RULE, rules, 1, struct.pack("=Qi", rights, folder), 0)
+            os.close(folder)
+    call(LANDLOCK_RESTRICT_SELF, rules, 0)
+    os.close(rules)
+
+
+def start_program(argv: list[str], rlimits: dict[str, int], output: int, *, root_hidden: bool) -> int:
+    """Forks the program into a session of its own; its PID, which is also its process group."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        # The interpreter ignores these, and what is ignored stays so across exec.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        with suppress(OSError), open("/proc/self/oom_score_adj", "w") as preference:
+            preference.write("1000")  # if the machine runs short, the program goes first
+        if root_hidden:
+            hide_root()
+        for name, value in rlimits.items():
+            kind = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(kind)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (value, value))
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        os.write(2, f"cannot run {argv[0]!r}: {error.strerror}\n".encode())
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def children_of_self() -> list[int]:
+    """The living and the dead that nobody has waited for."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as listing:
+        return [int(pid) for pid in listing.read().split()]
+
+
+def kill(pid: int) -> None:
+    # It may be gone, or have changed its user; the runner gives up waiting for that one.
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_all(group: int) -> None:
+    """Kills the program's group at one stroke, then everything that it left to us, until nothing is left."""
+    kill(-group)
+    while True:
+        for pid in children_of_self():
+            kill(pid)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def reap(program: int) -> int | None:
+    """Waits for whatever is dead; the program's wait status, when it was among them."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if pid == program:
+            found = status
+
+
+def main() -> int:
+    split = sys.argv.index("--")
+    settings = dict(word.split("=", 1) for word in sys.argv[1:split])
+    argv = sys.argv[split + 1 :]
+    rlimits = {key[len("rlimit.") :]: int(value) for key, value in settings.items() if key.startswith("rlimit.")}
+    local, subreaper = "control" in settings, "subreaper" in settings
+    target = settings["record"]
+    descriptor = int(target) if target.isdigit() else os.open(target, os.O_WRONLY)
+    os.set_inheritable(descriptor, False)
+    if "uid" in settings:
+        user = int(settings["uid"])
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    if local:
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+        # Else the program, which has our user, could reach the record through /proc/<us>/fd.
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+        if subreaper:
+            prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    output, output_write = os.pipe()
+    record = Record(descriptor, int(settings["log_bytes"]))
+    program = start_program(argv, rlimits, output_write, root_hidden="hide_root" in settings)
+    record.write_header(0, STARTED)
+    os.close(output_write)
+
+    sources = [wake_read, output] + ([0] if local else [])
+    status = None
+    while status is None:
+        ready, _, _ = select.select(sources, [], [])
+        if 0 in ready:
+            if subreaper:
+                kill_all(program)
+            return 0
+        if output in ready:
+            chunk = os.read(output, CHUNK_BYTES)
+            record.feed(chunk)
+            if not chunk:
+                sources.remove(output)
+        if wake_read in ready:
+            os.read(wake_read, CHUNK_BYTES)
+            status = reap(program)
+
+    # What the program wrote before its end is in the pipe now; a descendant may hold the pipe open and go on writing.
+    os.set_blocking(output, False)
+    for _ in range(16):
+        try:
+            chunk = os.read(output, CHUNK_BYTES)
+        except BlockingIOError:
+            break
+        if not chunk:
+            break
+        record.feed(chunk)
+    record.write_header(status, ENDED)
+    if subreaper:
+        kill_all(program)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""`task.toml`: what a task package says of itself."""
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+import tomli_w
+from pydantic import Field, ValidationError, model_validator
+
+from openmle_gym.contracts import Contract
+from openmle_gym.errors import PackageError
+
+MANIFEST_NAME = "task.toml"
+
+TaskType = Literal["classification", "regression", "other"]
+
+
+class Metric(Contract):
+    """How a submission is scored."""
+
+    name: str
+    higher_is_better: bool
+    """Always stated; never inferred from a leaderboard's order."""
+    theoretical_min: float | None = None
+    theoretical_max: float | None = None
+    prediction: Literal["number", "probability", "label"] = "number"
+    """What the target columns of a submission hold: any finite number, a number in [0, 1], or a label as in train."""
+
+
+class Columns(Contract):
+    """The columns of a submission."""
+
+    id: tuple[str, ...] = Field(min_length=1)
+    """Together they name a row; rows are aligned by them."""
+    target: tuple[str, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _disjoint(self) -> "Columns":
+        both = set(self.id) & set(self.target)
+        if both:
+            raise ValueError(f"columns {sorted(both)} are both id and target")
+        return self
+
+
+class HiddenSplit(Contract):
+    """How the hidden answers fall into a validation and a test half."""
+
+    seed: int = 0
+    validation_fraction: float = Field(default=0.5, gt=0, lt=1)
+
+
+class Provenance(Contract):
+    """Where the data come from."""
+
+    source: str = ""
+    licence: str = ""
+    train_test_split: str = ""
+    """How the package's own train and test rows were divided, in words: strategy, ratio, seed."""
+    leaderboard: str = ""
+    """Who made `info/leaderboard.csv`; `machine` for one made by running baselines."""
+
+
+class Manifest(Contract):
+    """The whole of `task.toml`."""
+
+    schema_version: Literal[1] = 1
+    name: str = Field(pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9._@-]*[A-Za-z0-9])?$")
+    title: str = ""
+    task_type: TaskType = "other"
+    modality: tuple[str, ...] = ("tabular",)
+    compute: Literal["cpu", "gpu"] = "cpu"
+    metric: Metric
+    columns: Columns
+    hidden_split: HiddenSplit = HiddenSplit()
+    provenance: Provenance = Provenance()
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256, in hex, of each file of the package by its relative path; empty when nothing was hashed."""
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Reads a `task.toml`.
+
+    Raises:
+        PackageError: The file is not TOML, or a field is missing, unknown or wrong; names the path and the field.
+    """
+    try:
+        return Manifest.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise PackageError(f"{path}: not valid TOML: {error}") from error
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise PackageError(f"{path}: {problems}") from error
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Writes a `task.toml` that `read_manifest` reads back equal."""
+    path.write_text(tomli_w.dumps(manifest.model_dump(mode="json", exclude_none=True)), encoding="utf-8")

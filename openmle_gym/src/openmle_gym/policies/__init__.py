@@ -1,0 +1,1 @@
+"""Policies that need no model."""

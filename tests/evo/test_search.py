@@ -1,0 +1,201 @@
+"""The loop: budgets, order, and going on after a kill."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from evo.make import TASK, HashExecutor, SeededPolicy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openmle_evo.config import SearchConfig
+from openmle_evo.run import RunDirectory, RunManifest, read_run_manifest
+from openmle_evo.search import Search
+from openmle_gym.chat import Completion, Message
+from openmle_gym.errors import ConfigError, ExecutorUnavailable, StoreError
+from openmle_gym.evaluate import JobSettings
+from openmle_gym.experience import ExperienceCard
+from openmle_gym.features import best_card
+from openmle_gym.jobs import Executor, JobRequest, JobResult, Limits
+from openmle_gym.operators import Operator
+
+MANIFEST = RunManifest(
+    run_id="run",
+    created_at="2026-01-01T00:00:00Z",
+    openmle_version="0",
+    task="toy",
+    title="Toy",
+    metric=TASK.manifest.metric,
+    package="/nowhere",
+    policy="seeded",
+    executor="test",
+    isolation="none",
+    settings={},
+)
+
+
+def search(
+    run: RunDirectory, *, executor: Executor | None = None, policy: SeededPolicy | None = None, **config: float
+) -> Search:
+    return Search(
+        run=run,
+        task=TASK,
+        policy=policy or SeededPolicy(),
+        executor=executor or HashExecutor(),
+        config=SearchConfig(task="toy", **{"workers": 1, **config}),  # pyright: ignore
+        limits=Limits(),
+        job=JobSettings(data_dir="toy", timeout_seconds=60),
+    )
+
+
+def shape(cards: Sequence[ExperienceCard]) -> list[tuple[object, ...]]:
+    """What must be equal between two runs: everything but times."""
+    return [(c.attempt, c.operator, c.parents, c.program_id, c.outcome, c.validation, c.selection) for c in cards]
+
+
+async def test_a_run_stops_after_its_steps_and_returns_the_best(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    best = await search(run, steps=30).run_to_end()
+    cards = run.cards()
+    assert [card.attempt for card in cards] == list(range(30))
+    assert best is not None
+    assert best.validation is not None
+    assert best.validation.value == min(card.validation.value for card in cards if card.validation)
+    assert (tmp_path / "best.py").read_text() == best.source
+    assert {card.operator for card in cards} == set(Operator)
+
+
+async def test_a_run_stops_when_its_sandbox_seconds_are_spent(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    await search(run, steps=30, sandbox_seconds=7.0).run_to_end()
+    assert len(run.cards()) == 7  # each program of the stand-in takes one second
+
+
+async def test_many_workers_judge_every_attempt_once(tmp_path: Path) -> None:
+    class Jumbled(HashExecutor):
+        async def run(self, job: JobRequest) -> JobResult:
+            for _ in range(len(job.code) % 5):
+                await asyncio.sleep(0)
+            return await super().run(job)
+
+    run, executor = RunDirectory.create(tmp_path, MANIFEST), Jumbled()
+    await search(run, executor=executor, steps=40, workers=7).run_to_end()
+    assert sorted(card.attempt for card in run.cards()) == list(range(40))
+    assert len(executor.runs) == len(set(executor.runs)) == 40
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+class KillAt:
+    """Counts calls, and ends the process at one of them."""
+
+    def __init__(self, call: int) -> None:
+        self.left = call
+
+    def tick(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+class MortalPolicy(SeededPolicy):
+    def __init__(self, kill: KillAt) -> None:
+        super().__init__()
+        self.kill = kill
+
+    async def complete(self, messages: Sequence[Message], *, seed: int | None = None) -> Completion:
+        self.kill.tick()
+        return await super().complete(messages, seed=seed)
+
+
+class MortalExecutor(HashExecutor):
+    def __init__(self, kill: KillAt) -> None:
+        super().__init__()
+        self.kill = kill
+
+    async def run(self, job: JobRequest) -> JobResult:
+        self.kill.tick()
+        result = await super().run(job)
+        self.kill.tick()
+        return result
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 40), max_size=3))
+def test_a_run_killed_anywhere_finishes_as_if_it_had_not_been(kills: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        whole = RunDirectory.create(Path(folder) / "whole", MANIFEST)
+        asyncio.run(search(whole, steps=14).run_to_end())
+        run = RunDirectory.create(Path(folder) / "killed", MANIFEST)
+        for call in kills:
+            kill = KillAt(call)
+            mortal = search(run, executor=MortalExecutor(kill), policy=MortalPolicy(kill), steps=14)
+            try:
+                asyncio.run(mortal.run_to_end())
+            except Killed:
+                run.close()
+                run = RunDirectory.resume(Path(folder) / "killed")
+        asyncio.run(search(run, steps=14).run_to_end())
+        assert shape(run.cards()) == shape(whole.cards())
+
+
+async def test_a_resumed_run_does_not_ask_the_policy_again_for_a_reply_that_it_has(tmp_path: Path) -> None:
+    class Down(HashExecutor):
+        async def run(self, job: JobRequest) -> JobResult:
+            raise ExecutorUnavailable("service is down")
+
+    run, policy = RunDirectory.create(tmp_path, MANIFEST), SeededPolicy()
+    with pytest.raises(ExecutorUnavailable):
+        await search(run, executor=Down(), policy=policy, steps=3).run_to_end()
+    assert policy.calls == 1
+    assert run.cards() == []
+    run.close()
+    run = RunDirectory.resume(tmp_path)
+    await search(run, policy=policy, steps=3).run_to_end()
+    assert policy.calls == 3
+    assert len(run.cards()) == 3
+
+
+async def test_trouble_with_one_worker_stops_the_others_and_loses_nothing(tmp_path: Path) -> None:
+    class BreaksOnce(HashExecutor):
+        async def run(self, job: JobRequest) -> JobResult:
+            if len(self.runs) == 5:
+                raise ExecutorUnavailable("gone")
+            return await super().run(job)
+
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    with pytest.raises(ExecutorUnavailable):
+        await search(run, executor=BreaksOnce(), steps=20, workers=4).run_to_end()
+    run.close()
+    run = RunDirectory.resume(tmp_path)
+    best = await search(run, steps=20, workers=4).run_to_end()
+    assert sorted(card.attempt for card in run.cards()) == list(range(20))
+    assert best == best_card(run.cards())
+
+
+async def test_a_run_of_failures_has_no_best(tmp_path: Path) -> None:
+    class Failing(HashExecutor):
+        async def run(self, job: JobRequest) -> JobResult:
+            return (await super().run(job)).model_copy(update={"validation_score": None, "outcome": "timeout"})
+
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    assert await search(run, executor=Failing(), steps=5).run_to_end() is None
+    assert not (tmp_path / "best.py").exists()
+
+
+def test_a_run_directory_is_not_started_twice_nor_opened_by_two(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    with pytest.raises(ConfigError, match="already holds a run"):
+        RunDirectory.create(tmp_path, MANIFEST)
+    with pytest.raises(ConfigError, match="another process"):
+        RunDirectory.resume(tmp_path)
+    run.close()
+    RunDirectory.resume(tmp_path).close()
+
+
+def test_a_folder_without_a_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"holds no run \(no manifest.json\)"):
+        read_run_manifest(tmp_path)

@@ -1,0 +1,213 @@
+"""The command as a process of its own: killed, stopped, started twice, and graded end to end.
+
+Programs are held by nothing here (runner=process), so that these can report to the test through files.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from openmle_gym.client import JobClient
+from openmle_gym.jobs import JobView, Outcome
+from pydantic import SecretStr
+from sandbox.make import KEYS, SUBMITS_ONES, make_task, request
+
+REPORTS = """\
+import os, time
+with open({starts!r}, "a") as starts:
+    starts.write("{name} " + str(os.getpid()) + "\\n")
+while {held} and not os.path.exists({gate!r}):
+    time.sleep(0.01)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    process: asyncio.subprocess.Process
+    url: str
+    ready_file: Path
+    log: Path
+
+
+class Programs:
+    """Programs that note their start and, where held, go on until the gate is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self._starts = folder / "starts"
+        self._gate = folder / "gate"
+
+    def code(self, name: str, *, held: bool = False) -> str:
+        return REPORTS.format(name=name, held=held, starts=str(self._starts), gate=str(self._gate))
+
+    def started(self) -> list[str]:
+        return [line.split()[0] for line in self._lines()]
+
+    def pid(self, name: str) -> int:
+        return next(int(line.split()[1]) for line in self._lines() if line.split()[0] == name)
+
+    def open_gate(self) -> None:
+        self._gate.touch()
+
+    def _lines(self) -> list[str]:
+        return self._starts.read_text().splitlines() if self._starts.exists() else []
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Looks until a condition outside this process holds."""
+    async with asyncio.timeout(60):
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def start(folder: Path, *overrides: str, keys: SecretStr | None = None, ready: str = "ready") -> Service:
+    if not (folder / "tasks").exists():
+        make_task(folder / "tasks" / "tiny")
+    ready_file, log = folder / ready, folder / "log"
+    ready_file.unlink(missing_ok=True)
+    environment = {name: value for name, value in os.environ.items() if name != "OPENMLE_SANDBOX_KEYS"}
+    if keys:
+        environment["OPENMLE_SANDBOX_KEYS"] = keys.get_secret_value()
+    settings = ["port=0", "runner=process", "allow_process=true", "workers=2", f"ready_file={ready_file}"]
+    settings += [f"state_dir={folder}/state", f"task_roots=[{folder}/tasks]", *overrides]
+    with log.open("ab") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "sandbox_service", "serve", *settings), stderr=stderr, env=environment
+        )
+    await until(lambda: ready_file.exists() or process.returncode is not None)
+    assert process.returncode is None, log.read_text()
+    return Service(process=process, url=ready_file.read_text(), ready_file=ready_file, log=log)
+
+
+@asynccontextmanager
+async def running(folder: Path, *overrides: str, keys: SecretStr | None = None) -> AsyncIterator[Service]:
+    service = await start(folder, *overrides, keys=keys)
+    try:
+        yield service
+    finally:
+        if service.process.returncode is None:
+            service.process.kill()
+            await service.process.wait()
+
+
+async def ended(client: JobClient, job_id: str) -> JobView:
+    """The job at its end."""
+    async with asyncio.timeout(60):
+        while not (view := await client.get(job_id, wait_seconds=10)).status.terminal:
+            pass
+    return view
+
+
+async def test_after_kill_9_every_job_ends_once_and_finished_results_stay(tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    async with running(tmp_path) as service, JobClient(service.url) as client:
+        codes = {name: programs.code(name, held=name in "cd") for name in "abcdef"}
+        keyed = {name: request(code, idempotency_key=name) for name, code in codes.items()}
+        ids = {name: (await client.submit(job)).job_id for name, job in keyed.items()}
+        before = {name: await ended(client, ids[name]) for name in "ab"}
+        await until(lambda: len(programs.started()) == 4)
+        service.process.send_signal(signal.SIGKILL)
+        await service.process.wait()
+    await until(lambda: not any(alive(programs.pid(name)) for name in "cd"))
+    programs.open_gate()
+    async with running(tmp_path) as service, JobClient(service.url) as client:
+        after = {name: await ended(client, ids[name]) for name in ids}
+        again = {name: (await client.submit(job)).job_id for name, job in keyed.items()}
+    assert {name: after[name] for name in "ab"} == before
+    assert {name: (view.status, view.attempts) for name, view in after.items()} == {
+        name: ("completed", 2 if name in "cd" else 1) for name in "abcdef"
+    }
+    assert sorted(programs.started()) == sorted("abcdef" + "cd")
+    assert again == ids
+
+
+async def test_a_job_that_the_service_dies_under_each_time_is_given_up(tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    for life in (1, 2):
+        async with running(tmp_path, "max_attempts=2") as service, JobClient(service.url) as client:
+            job_id = (await client.submit(request(programs.code("x", held=True), idempotency_key="x"))).job_id
+            await until(lambda life=life: len(programs.started()) == life)
+    async with running(tmp_path, "max_attempts=2") as service, JobClient(service.url) as client:
+        view = await client.get(job_id)
+    assert (view.status, view.error) == ("failed", "given up after 2 attempts: the service died while the job ran")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stop_kills_programs_answers_long_polls_and_keeps_the_jobs(tmp_path: Path, number: int) -> None:
+    programs = Programs(tmp_path)
+    async with running(tmp_path) as service, JobClient(service.url) as client:
+        job_id = (await client.submit(request(programs.code("x", held=True)))).job_id
+        await until(lambda: programs.started() == ["x"])
+        polls = [asyncio.create_task(client.get(job_id, wait_seconds=60)) for _ in range(3)]
+        async with httpx.AsyncClient(base_url=service.url) as bare:
+            await bare.get("/health")
+        service.process.send_signal(number)
+        async with asyncio.timeout(15):
+            assert await service.process.wait() == 0
+        assert [view.status for view in await asyncio.gather(*polls)] == ["running"] * 3
+        assert not alive(programs.pid("x"))
+        assert not service.ready_file.exists()
+    programs.open_gate()
+    async with running(tmp_path) as service, JobClient(service.url) as client:
+        view = await ended(client, job_id)
+    assert (view.status, view.attempts, programs.started()) == ("completed", 1, ["x", "x"])
+
+
+async def test_a_second_service_on_the_same_state_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as service, JobClient(service.url) as client:
+        with pytest.raises(AssertionError, match=f"a service runs on it already \\(process {service.process.pid}\\)"):
+            await start(tmp_path, ready="second")
+        assert service.ready_file.read_text() == service.url
+        view = await ended(client, (await client.submit(request("print(1)"))).job_id)
+        assert view.status == "completed"
+
+
+async def test_a_body_over_the_cap_is_read_as_a_refusal_by_a_client_that_is_still_sending(tmp_path: Path) -> None:
+    async with running(tmp_path, "max_body_mib=0.5") as service, httpx.AsyncClient(base_url=service.url) as client:
+        answer = await client.post("/api/v1/jobs", content=b"x" * 20_000_000)
+        assert answer.status_code == 413
+        assert (await client.get("/health")).status_code == 200
+
+
+async def test_a_program_is_run_and_graded_and_only_grade_sees_test(tmp_path: Path) -> None:
+    async with running(tmp_path, keys=KEYS) as service:
+        graders, searchers = (JobClient(service.url, api_key=SecretStr(key)) for key in ("gr4de", "s3cret"))
+        async with graders, searchers:
+            both = await graders.submit(request(SUBMITS_ONES, eval_split="both"))
+            graded, test = (
+                await ended(graders, both.job_id),
+                await graders.run(request(SUBMITS_ONES, eval_split="test")),
+            )
+            searched = await searchers.run(request(SUBMITS_ONES))
+            peeked = await searchers.get(both.job_id)
+    result = graded.result
+    assert result is not None
+    assert (result.outcome, result.self_reported_score, result.isolation) == (Outcome.SUCCESS, 0.5, "process")
+    assert (result.validation_score, result.test_score, result.score) == (1.0, pytest.approx(4 / 6), 1.0)
+    assert (test.validation_score, test.test_score, test.score) == (None, pytest.approx(4 / 6), pytest.approx(4 / 6))
+    assert (searched.validation_score, searched.test_score, searched.score) == (1.0, None, 1.0)
+    assert peeked.result is not None
+    assert (peeked.result.validation_score, peeked.result.test_score, peeked.result.score) == (1.0, None, 1.0)
+    assert "0.66" not in peeked.model_dump_json()
+
+
+async def test_keys_reach_no_program_and_no_log(tmp_path: Path) -> None:
+    async with running(tmp_path, keys=KEYS) as service, JobClient(service.url, api_key=SecretStr("s3cret")) as client:
+        seen = await client.run(request("import os, json; print(json.dumps(dict(os.environ)))"))
+        log = service.log.read_text()
+    assert "DATA_DIR" in seen.run_log
+    for secret in ("s3cret", "gr4de", "4dmin"):
+        assert secret not in seen.run_log
+        assert secret not in log
+    assert "listening on http://127.0.0.1:" in log
+    assert "programs are held by process" in log
