@@ -56,8 +56,11 @@ if ! "$docker" image inspect "$base" >/dev/null 2>&1; then
     echo "bootstrapping $base ($suite); this takes some minutes" >&2
     debootstrap --variant=minbase --include=python3,python3-venv,python3-pip,ca-certificates "$suite" "$root" "$mirror" >&2
     # What this machine trusts, the build must trust: pip fetches through the same network.
-    cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
-    printf '[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n' >"$root/etc/pip.conf"
+    trusted=/etc/ssl/certs/ca-certificates.crt
+    if [ -f "$trusted" ]; then
+        cp "$trusted" "$root$trusted"
+        printf '[global]\ncert = %s\n' "$trusted" >"$root/etc/pip.conf"
+    fi
     tar -C "$root" --exclude='./var/cache/apt/*' --exclude='./var/lib/apt/lists/*' \
         --exclude='./usr/share/doc/*' --exclude='./usr/share/man/*' --exclude='./usr/share/locale/*' -c . |
         "$docker" import - "$base" >&2

@@ -22,7 +22,7 @@ echo "installing into .venv ..." >&2
 pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt)
 libraries=(-e './openmle_gym[tasks,bubblewrap,docker]' -e ./openmle_evo -e ./openmle_erl -e ./sandbox_service)
 if [ "$kind" = test ]; then
-    libraries+=(basedpyright hypothesis pandas-stubs pytest pytest-asyncio ruff)
+    libraries+=('.[test]')
 fi
 "${pip[@]}" hatchling editables
 "${pip[@]}" --no-build-isolation "${libraries[@]}"

@@ -79,15 +79,16 @@ def test_a_report_changes_no_file_of_a_finished_run(finished: Path, tmp_path: Pa
 
 
 def test_a_report_is_made_of_a_run_that_another_process_is_running(tmp_path: Path) -> None:
-    path = SyntheticRun(attempts=6, under_way=2, finished=False).build(tmp_path / "run")
+    """Two cards are in the write-ahead log only, one of them with its pending row still there, as after a kill."""
+    path = SyntheticRun(attempts=6, under_way=3, finished=False).build(tmp_path / "run")
     running = RunDirectory.resume(path)
-    card = running.cards()[0].model_copy(update={"attempt": 6})
-    running.judged(card)
-    payload = page_payload(read_run(path))
-    assert [attempt["attempt"] for attempt in _data(write_report(path))["attempts"]] == [0, 1, 2, 3, 4, 5, 6]
-    assert payload["under_way"] == 1
-    assert payload["final"] is None
-    running.judged(card.model_copy(update={"attempt": 7}))
+    card = running.cards()[0]
+    running.judged(card.model_copy(update={"attempt": 6}))
+    running.store.append(card.model_copy(update={"attempt": 7}))
+    data = _data(write_report(path))
+    assert [attempt["attempt"] for attempt in data["attempts"]] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert (data["under_way"], data["final"]) == (1, None)
+    running.judged(card.model_copy(update={"attempt": 8}))
     running.close()
 
 
@@ -541,7 +542,8 @@ def _longest_common(before: list[str], after: list[str]) -> int:
 
 
 def test_the_panel_shows_what_changed_against_the_first_parent(browser: Browser, tmp_path: Path) -> None:
-    sources = {0: "a = 1\nb = 2\nc = 3\n", 1: "a = 1\nb = 5\nc = 3\nd = 4\n"}
+    start, middle = ("".join(f"{name}{place}\n" for place in range(9)) for name in "pq")
+    sources = {0: f"{start}b = 2\nc = 3\n{middle}", 1: f"{start}b = 5\nc = 3\n{middle}d = 4\n"}
     path = SyntheticRun(attempts=2, source_of=sources).build(tmp_path / "run")
     with sqlite3.connect(path / "store.sqlite") as store:
         (text,) = store.execute("SELECT card FROM cards WHERE attempt = 1").fetchone()
@@ -553,10 +555,13 @@ def test_the_panel_shows_what_changed_against_the_first_parent(browser: Browser,
     browser.open(write_report(path), "#attempt-2")
     lines = browser.run("[...document.querySelectorAll('.diff .line')].map(line => [line.className, line.textContent])")
     assert lines == [
-        ["line ", " a = 1"],
+        ["line gap", "6 lines unchanged"],
+        *(["line ", f" p{place}"] for place in (6, 7, 8)),
         ["line removed", "-b = 2"],
         ["line added", "+b = 5"],
-        ["line ", " c = 3"],
+        *(["line ", f" {text}"] for text in ("c = 3", "q0", "q1")),
+        ["line gap", "4 lines unchanged"],
+        *(["line ", f" q{place}"] for place in (6, 7, 8)),
         ["line added", "+d = 4"],
     ]
 

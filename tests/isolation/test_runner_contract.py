@@ -5,13 +5,13 @@ import os
 import platform
 import secrets
 import socket
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-
 from openmle_gym.errors import ConfigError, RunnerUnavailable
 from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.choose import strongest_runner
@@ -44,11 +44,15 @@ def processes_with(word: str) -> list[str]:
     return found
 
 
-async def until_running(word: str) -> None:
+async def until(holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
-    while not processes_with(word):
-        assert time.monotonic() < deadline, f"no process with {word} appeared"
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
         await asyncio.sleep(0.02)
+
+
+async def until_running(word: str) -> None:
+    await until(lambda: processes_with(word))
 
 
 def spec_of(
@@ -131,6 +135,19 @@ print("done", flush=True)
     assert (result.exit_code, result.timed_out) == (0, False)
     assert "done\n" in result.log.text
     assert processes_with(nap) == []
+
+
+async def test_the_end_of_an_orphan_is_not_the_end_of_the_program(runner: Runner):
+    source = """
+import os, subprocess, time
+orphan = int(subprocess.check_output(["sh", "-c", "(exec >&-; exit 9) & echo $!"]))
+while os.path.exists(f"/proc/{orphan}"):  # dead, and somebody has waited for it
+    time.sleep(0.01)
+print("after")
+raise SystemExit(3)
+"""
+    result = await runner.run(spec_of(source))
+    assert (result.exit_code, result.log.text) == (3, "after\n")
 
 
 async def test_memory_is_limited(runner: Runner):
@@ -224,6 +241,11 @@ async def test_a_program_inherits_no_descriptor(runner: Runner):
     source = "import os\nprint(sorted(int(name) for name in os.listdir('/proc/self/fd')))"
     result = await runner.run(spec_of(source))
     assert result.log.text == "[0, 1, 2, 3]\n"  # 3 is the listing's own
+
+
+async def test_the_program_goes_first_when_the_machine_runs_short(runner: Runner):
+    result = await runner.run(spec_of("print(open('/proc/self/oom_score_adj').read())"))
+    assert int(result.log.text) == 1000
 
 
 async def test_files_and_inputs_are_where_the_spec_says(runner: Runner, tmp_path: Path):
@@ -513,7 +535,7 @@ for place in ("/", "/usr", "/etc", "/dev", "/proc/sys/kernel", "/opt", "/inputs"
 async def test_only_its_own_processes_can_be_seen(isolating_runner: Runner):
     source = "import os\nprint(len([name for name in os.listdir('/proc') if name.isdigit()]))"
     result = await isolating_runner.run(spec_of(source))
-    assert int(result.log.text) <= 3  # itself, its supervisor, and an init
+    assert int(result.log.text) == 2  # itself and its supervisor
 
 
 async def test_a_program_that_kills_everything_it_can_kills_only_itself(isolating_runner: Runner, nap: str):
@@ -588,6 +610,36 @@ for family in (40, 16, 17):
     assert result.log.text.splitlines() == lines
 
 
+async def test_a_program_cannot_reach_its_supervisors_descriptors():
+    source = """
+import os
+try:
+    print(os.listdir(f"/proc/{os.getppid()}/fd"))
+except PermissionError:
+    print("refused")
+"""
+    result = await BubblewrapRunner().run(spec_of(source))
+    assert result.log.text == "refused\n"
+
+
+@pytest.mark.parametrize("runner_source", ["BubblewrapRunner()", "ProcessRunner(allow_no_isolation=True)"])
+async def test_the_program_dies_with_the_service(runner_source: str, temporary_folder: Path, nap: str):
+    service = f"""
+import asyncio
+from openmle_gym.isolation.bubblewrap import BubblewrapRunner
+from openmle_gym.isolation.process import ProcessRunner
+from openmle_gym.isolation.runner import PYTHON, RunSpec
+source = "import subprocess; subprocess.run(['setsid', '--wait', 'sleep', '{nap}'])"
+asyncio.run({runner_source}.run(RunSpec(argv=(PYTHON, "-c", source))))
+"""
+    (temporary_folder / "service.py").write_text(service)
+    process = await asyncio.create_subprocess_exec(sys.executable, str(temporary_folder / "service.py"))
+    await until_running(f"sleep\0{nap}")
+    process.kill()
+    await process.wait()
+    await until(lambda: not processes_with(nap))
+
+
 def test_the_process_runner_refuses_without_consent():
     with pytest.raises(ConfigError, match="allow_no_isolation"):
         ProcessRunner()
@@ -624,21 +676,51 @@ print(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.docker
-async def test_docker_labels_its_containers_and_removes_them(docker_image: str, nap: str):
+async def test_docker_labels_and_limits_its_containers_and_removes_them(docker_image: str, nap: str):
     import docker
 
     label = f"run-{nap}"
     engine = docker.from_env()
     running = asyncio.create_task(
-        DockerRunner(image=docker_image).run(RunSpec(argv=("sleep", nap), labels={"openmle.test": label}))
+        DockerRunner(image=docker_image).run(
+            RunSpec(
+                argv=("sleep", nap),
+                labels={"openmle.test": label},
+                limits=Limits(memory_bytes=300 * MIB, cpus=0.5, processes=50),
+            )
+        )
     )
-    await until_running(nap)
-    ours = engine.containers.list(filters={"label": ["openmle.managed=1", f"openmle.test={label}"]})
-    assert len(ours) == 1
+    ours: dict[str, str | list[str] | bool] = {"label": ["openmle.managed=1", f"openmle.test={label}"]}
+    await until(lambda: engine.containers.list(filters=ours))
+    (container,) = engine.containers.list(filters=ours)
+    host = container.attrs["HostConfig"]
+    assert (host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"]) == (
+        300 * MIB,
+        300 * MIB,
+        5 * 10**8,
+        51,
+    )
+    assert (host["NetworkMode"], host["ReadonlyRootfs"], host["CapDrop"]) == ("none", True, ["ALL"])
+    assert host["LogConfig"]["Type"] == "none"
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert engine.containers.list(all=True, filters={"label": f"openmle.test={label}"}) == []
+    assert engine.containers.list(all=True, filters=ours) == []
+
+
+@pytest.mark.docker
+async def test_docker_keeps_no_container_of_a_run_that_was_cancelled_while_it_was_made(docker_image: str, nap: str):
+    import docker
+
+    runner = DockerRunner(image=docker_image)
+    for pause in (0.01, 0.02, 0.05, 0.1, 0.2):
+        running = asyncio.create_task(runner.run(RunSpec(argv=("sleep", nap), labels={"openmle.test": nap})))
+        await asyncio.sleep(pause)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    await runner.check()  # gives a container that is still being made the time to appear
+    assert docker.from_env().containers.list(all=True, filters={"label": f"openmle.test={nap}"}) == []
 
 
 async def test_an_engine_that_does_not_answer_is_unavailable(tmp_path: Path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 from openmle_gym.client import JobClient
+from openmle_gym.errors import RunnerUnavailable
 from openmle_gym.isolation.runner import Artifact, BoundedLog, Isolation, RunResult, RunSpec
 from openmle_gym.jobs import JobRequest, Limits
 from openmle_gym.manifest import Columns, HiddenSplit, Manifest, Metric, write_manifest
@@ -68,7 +69,8 @@ def make_task(root: Path) -> Path:
 class HeldRunner:
     """Runs nothing: a program "runs" until the test releases it, and ends with exit code 0 and no submission.
 
-    What a test may set: `troubles` are raised by the next runs, in order; `check_troubles` by the next checks.
+    What a test may set: `troubles` are raised by the next runs, in order; `down_for_checks` is how many checks will
+    still find the engine down, and no run starts until then.
     """
 
     isolation = Isolation.PROCESS
@@ -78,18 +80,21 @@ class HeldRunner:
         self.finished: list[str] = []
         self.killed: list[str] = []
         self.troubles: list[Exception] = []
-        self.check_troubles: list[Exception] = []
+        self.down_for_checks = 0
         self.checks = 0
         self._changed = asyncio.Condition()
         self._held = held
 
     async def check(self) -> None:
         self.checks += 1
-        if self.check_troubles:
-            raise self.check_troubles.pop(0)
+        if self.down_for_checks:
+            self.down_for_checks -= 1
+            raise RunnerUnavailable("engine down")
 
     async def run(self, spec: RunSpec) -> RunResult:
         code = spec.files[PROGRAM_FILE].decode()
+        if self.down_for_checks:
+            raise RunnerUnavailable("engine down")
         await self._note(self.started, code)
         if self.troubles:
             raise self.troubles.pop(0)

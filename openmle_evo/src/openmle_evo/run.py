@@ -126,7 +126,7 @@ class RunDirectory:
         path.mkdir(parents=True, exist_ok=True)
         if (path / "manifest.json").exists():
             raise ConfigError(f"{path}: already holds a run; resume it, or choose another run_dir")
-        _write_whole(path / "manifest.json", manifest.model_dump_json(indent=2))
+        write_whole(path / "manifest.json", manifest.model_dump_json(indent=2))
         return cls(path, manifest)
 
     @classmethod
@@ -177,11 +177,11 @@ class RunDirectory:
 
     def write_best(self, card: ExperienceCard) -> None:
         """Rewrites `best.py`."""
-        _write_whole(self.path / "best.py", card.source)
+        write_whole(self.path / "best.py", card.source)
 
     def write_final(self, final: FinalReport) -> None:
         """Writes `final.json`."""
-        _write_whole(self.path / "final.json", final.model_dump_json(indent=2))
+        write_whole(self.path / "final.json", final.model_dump_json(indent=2))
 
     def close(self) -> None:
         """Closes the files and lets the next process in."""
@@ -213,9 +213,9 @@ def _read(path: Path, record: type[Record]) -> Record:
         raise StoreError(f"{path}: {error}") from error
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Writes a file so that a reader, or a kill, sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -4,6 +4,7 @@ import ast
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.jobs import Outcome
@@ -45,6 +46,7 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
 """Method family by the names of classes and modules that stand for it; the end of a name is free (Classifier, CV)."""
 
 
+@cache
 def method_family(source: str) -> str:
     """The families of model that a program builds, joined with `+`: `forest`, `boosting+linear`, `unknown`.
 

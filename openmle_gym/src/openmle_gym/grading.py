@@ -1,156 +1,189 @@
-"""Grading a submission on the hidden answers: the typed check, then the package's own metric, isolated.
+"""Grading a submission: validated here, then scored by the package's `metric.py` in one isolated process of its own.
 
-`metric.py` is untrusted code. It runs in one isolated process that is given answers and submission and never the
-program; a metric that fails is a value, like a program that fails.
+The metric's process sees the answers and the submission, never the program; the program's process saw no answers. The
+metric gets both tables aligned row by row, so that one that pairs rows by position is right too. A metric that fails is
+a value; only a runner that cannot work raises.
 """
 
-import tempfile
+import asyncio
+import json
 from collections.abc import Sequence
-from importlib import resources
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, ValidationError
+from pydantic import Field, FiniteFloat, ValidationError
 
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, ForeignContract
+from openmle_gym.errors import PackageError
 from openmle_gym.isolation.runner import INPUTS, PYTHON, Runner, RunResult, RunSpec
 from openmle_gym.jobs import MIB, Limits
-from openmle_gym.submission import validate_submission
+from openmle_gym.leaderboard import Leaderboard, Medal
+from openmle_gym.submission import SubmissionFault, validate_submission
 from openmle_gym.task import TaskPackage
 
-GradedSplit = Literal["validation", "test", "all"]
 GRADING_LIMITS = Limits(wall_seconds=300.0, memory_bytes=4096 * MIB, processes=64)
 RESULT = "result.json"
 RESULT_BYTES = 64 * 1024
-CHILD = "grading_child.py"
+CHILD = Path(__file__).with_name("grading_child.py")
+
+GradedSplit = Literal["validation", "test", "all"]
+
+
+class MetricFault(StrEnum):
+    """Why a valid submission has no score."""
+
+    REFUSED_BY_PACKAGE = "refused_by_package"
+    """The package's own `validate_submission` refused it."""
+    METRIC_FAILED = "metric_failed"
+    """It raised, returned no number, or died."""
+    METRIC_TIMEOUT = "metric_timeout"
+    SCORE_NOT_FINITE = "score_not_finite"
 
 
 class Grade(Contract):
     """What a submission is worth, or why it is worth nothing."""
 
     accepted: bool
-    code: str | None = None
-    """A `SubmissionCode`, or `refused_by_package`, `metric_failed`, `metric_timeout`; None when accepted."""
+    """There are scores."""
+    code: SubmissionFault | MetricFault | None = None
+    """Why there are none; None when there are."""
     message: str = ""
+    """What is wrong, fit to show a model; empty when accepted."""
     row: int | None = None
+    """The first offending row of the submission, counted from 1 without the header."""
     column: str | None = None
     warnings: tuple[str, ...] = ()
     scores: dict[GradedSplit, float] = Field(default_factory=dict)
-    """By split; empty when not accepted."""
     higher_is_better: bool
     rank: int | None = None
-    """On the reference leaderboard, by the score on all rows; None without either."""
+    """On the package's leaderboard, by the score on all rows; None without either."""
     fraction_beaten: float | None = None
-    medal: str | None = None
+    """Of the leaderboard, strictly."""
+    medal: Medal | None = None
 
 
-class _Verdict(Contract):
-    """What the metric said; what grading_child.py writes."""
+class _ChildResult(ForeignContract):
+    """What `grading_child.py` writes."""
 
-    scores: dict[GradedSplit, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)
-    code: Literal["refused_by_package", "metric_failed", "metric_timeout"] | None = None
+    fault: MetricFault | None = None
     message: str = ""
+    scores: dict[GradedSplit, FiniteFloat] = Field(default_factory=dict)
 
 
 async def grade_submission(
-    package: TaskPackage, content: bytes, *, splits: Sequence[GradedSplit], runner: Runner
+    package: TaskPackage,
+    content: bytes,
+    *,
+    splits: Sequence[GradedSplit],
+    runner: Runner,
+    limits: Limits = GRADING_LIMITS,
 ) -> Grade:
-    """Checks and scores a submission.
+    """Grades a submission on halves of the hidden answers, or on all of them.
 
     Args:
-        content: The file as it was handed in.
-        splits: Which rows of the answers to score it on; each gives one score.
+        content: The submission, as the program left it.
+        limits: What the metric may use.
 
     Raises:
-        InfrastructureError: The metric could not be started for reasons of ours.
+        PackageError: The package's answers cannot be used.
+        RunnerUnavailable: The metric could not be started.
     """
-    direction = package.manifest.metric.higher_is_better
-    verdict = validate_submission(
+    manifest = package.manifest
+    verdict = await asyncio.to_thread(
+        validate_submission,
         content,
         answers=package.answers,
-        columns=package.manifest.columns,
-        prediction=package.manifest.metric.prediction,
+        columns=manifest.columns,
+        prediction=manifest.metric.prediction,
+    )
+    grade = Grade(
+        accepted=verdict.accepted,
+        code=verdict.code,
+        message=verdict.message,
+        row=verdict.row,
+        column=verdict.column,
+        warnings=verdict.warnings,
+        higher_is_better=manifest.metric.higher_is_better,
     )
     if verdict.aligned is None:
-        return Grade(
-            accepted=False,
-            code=verdict.code,
-            message=verdict.message,
-            row=verdict.row,
-            column=verdict.column,
-            warnings=verdict.warnings,
-            higher_is_better=direction,
-        )
-    result = await _run_metric(package, verdict.aligned, splits, runner)
-    if result.code is not None:
-        return Grade(
-            accepted=False,
-            code=result.code,
-            message=result.message,
-            warnings=verdict.warnings,
-            higher_is_better=direction,
-        )
-    graded = Grade(accepted=True, warnings=verdict.warnings, scores=result.scores, higher_is_better=direction)
-    return _with_standing(graded, package)
+        return grade
+    spec = await asyncio.to_thread(_grading_spec, package, verdict.aligned, splits, limits)
+    result = _read_result(await runner.run(spec), splits, limits)
+    if result.fault is not None:
+        return grade.model_copy(update={"accepted": False, "code": result.fault, "message": result.message})
+    grade = grade.model_copy(update={"scores": result.scores})
+    return with_standing(grade, package.leaderboard) if "all" in splits else grade
 
 
-async def _run_metric(
-    package: TaskPackage, aligned: pd.DataFrame, splits: Sequence[GradedSplit], runner: Runner
-) -> _Verdict:
-    with tempfile.TemporaryDirectory(prefix="openmle-grading-") as folder:
-        _stage(package, aligned, splits, Path(folder))
-        run = await runner.run(
-            RunSpec(
-                argv=(PYTHON, f"{INPUTS}/grading/{CHILD}", *splits),
-                inputs={"grading": Path(folder)},
-                limits=GRADING_LIMITS,
-                artifacts={RESULT: RESULT_BYTES},
-                labels={"grading": package.name},
-            )
-        )
-    return _read_result(run, splits)
-
-
-def _stage(package: TaskPackage, aligned: pd.DataFrame, splits: Sequence[GradedSplit], folder: Path) -> None:
-    """Lays out all that the metric may see: answers and submission by split, and its own text."""
-    folder.chmod(0o755)  # the isolated process is another user
-    (folder / CHILD).write_bytes(resources.files("openmle_gym").joinpath(CHILD).read_bytes())
-    (folder / "metric.py").write_bytes(package.metric_path.read_bytes())
-    for split in splits:
-        rows = split_mask(package, split)
-        package.answers[rows].to_csv(folder / f"{split}_answers.csv", index=False)
-        aligned[rows].to_csv(folder / f"{split}_submission.csv", index=False)
-
-
-def split_mask(package: TaskPackage, split: GradedSplit) -> np.ndarray:
-    """[rows of the answers] bool: the rows of a split."""
-    if split == "all":
-        return np.ones(len(package.answers), dtype=bool)
-    return package.validation_rows if split == "validation" else ~package.validation_rows
-
-
-def _read_result(run: RunResult, splits: Sequence[GradedSplit]) -> _Verdict:
-    if run.timed_out:
-        seconds = GRADING_LIMITS.wall_seconds
-        return _Verdict(code="metric_timeout", message=f"the metric took more than {seconds:g} seconds")
-    content = run.artifacts[RESULT].content
-    try:
-        verdict = _Verdict.model_validate_json(content or b"")
-    except ValidationError:
-        how = f"signal {run.signal}" if run.signal else f"exit code {run.exit_code}"
-        last = run.log.text.strip().splitlines()[-1:] or ["no output"]
-        return _Verdict(code="metric_failed", message=f"the metric left no result ({how}): {last[0][:300]}")
-    if verdict.code is None and set(verdict.scores) != set(splits):
-        return _Verdict(code="metric_failed", message="the metric left no score for some split")
-    return verdict
-
-
-def _with_standing(grade: Grade, package: TaskPackage) -> Grade:
-    board, score = package.leaderboard, grade.scores.get("all")
-    if board is None or score is None:
+def with_standing(grade: Grade, leaderboard: Leaderboard | None) -> Grade:
+    """The grade with rank and medal, where it has a score on all rows and there is a leaderboard."""
+    score = grade.scores.get("all")
+    if score is None or leaderboard is None:
         return grade
     return grade.model_copy(
-        update={"rank": board.rank(score), "fraction_beaten": board.fraction_beaten(score), "medal": board.medal(score)}
+        update={
+            "rank": leaderboard.rank(score),
+            "fraction_beaten": leaderboard.fraction_beaten(score),
+            "medal": leaderboard.medal(score),
+        }
     )
+
+
+def _grading_spec(
+    package: TaskPackage, aligned: pd.DataFrame, splits: Sequence[GradedSplit], limits: Limits
+) -> RunSpec:
+    submission = aligned.copy()
+    for name in package.manifest.columns.target:
+        submission[name] = _in_form_of(package.answers[name], submission[name])
+    return RunSpec(
+        argv=(PYTHON, f"{INPUTS}/{CHILD.name}", f"{INPUTS}/metric.py", RESULT),
+        files={
+            "answers.csv": package.answers.to_csv(index=False).encode(),
+            "submission.csv": submission.to_csv(index=False).encode(),
+            "splits.json": json.dumps({split: _rows(package, split) for split in splits}).encode(),
+        },
+        inputs={CHILD.name: CHILD, "metric.py": package.metric_path},
+        limits=limits,
+        artifacts={RESULT: RESULT_BYTES},
+        labels={"task": package.name, "step": "grading"},
+    )
+
+
+def _in_form_of(answers: pd.Series, predictions: pd.Series) -> pd.Series:
+    """Predictions as integers where they and the answers are, so that a metric that compares text finds `1` in `1.0`."""
+    answers_are_whole = answers.str.fullmatch(r"\s*-?\d{1,15}\s*").all()
+    if predictions.dtype.kind != "f" or not answers_are_whole:
+        return predictions
+    are_whole = (predictions == np.rint(predictions)) & (predictions.abs() < 1e15)
+    return predictions.astype(np.int64) if are_whole.all() else predictions
+
+
+def _rows(package: TaskPackage, split: GradedSplit) -> list[int]:
+    """The numbers of a split's rows, in the order of the answers."""
+    if split == "all":
+        return list(range(len(package.answers)))
+    rows = np.flatnonzero(package.validation_rows == (split == "validation"))
+    if len(rows) == 0:
+        raise PackageError(f"{package.root}: no row of the answers is in the {split} half")
+    return rows.tolist()
+
+
+def _read_result(run: RunResult, splits: Sequence[GradedSplit], limits: Limits) -> _ChildResult:
+    content = run.artifacts[RESULT].content
+    if content is None:
+        if run.timed_out:
+            message = f"the metric was stopped after {limits.wall_seconds:g} seconds"
+            return _ChildResult(fault=MetricFault.METRIC_TIMEOUT, message=message)
+        how = f"signal {run.signal}" if run.exit_code is None else f"exit code {run.exit_code}"
+        end = f"more than {limits.memory_bytes // MIB} MiB of memory" if run.out_of_memory else how
+        return _ChildResult(fault=MetricFault.METRIC_FAILED, message=f"the metric ended without a score: {end}")
+    try:
+        result = _ChildResult.model_validate_json(content)
+    except ValidationError:
+        result = _ChildResult()
+    if result.fault is None and set(result.scores) != set(splits):
+        return _ChildResult(fault=MetricFault.METRIC_FAILED, message="the metric's result cannot be read")
+    return result

@@ -1,10 +1,9 @@
-"""Runs inside the isolation, never in our processes: scores a submission with a package's `metric.py`.
+"""The script inside the isolated grading process: runs a package's metric. Standard library and pandas, nothing of ours.
 
-    python grading_child.py SPLIT...
+    python grading_child.py METRIC RESULT
 
-Beside this file: metric.py, <split>_answers.csv and <split>_submission.csv. Writes result.json into the working
-directory. The metric protocol is the released packages': the first class by name that ends in `Metrics` and is the
-module's own, made without arguments, with `evaluate(y_true=, y_pred=)` and, optionally, `validate_submission`.
+reads `answers.csv`, `submission.csv` (rows in the same order) and `splits.json` (row numbers by split) from the working
+directory and writes RESULT as JSON: `{"scores": {split: number}}`, or `{"fault": ..., "message": ...}`.
 """
 
 import importlib.util
@@ -12,65 +11,86 @@ import inspect
 import json
 import math
 import sys
-from pathlib import Path
+import traceback
+from typing import Any
 
 import pandas as pd
 
-HERE = Path(__file__).resolve().parent
+MESSAGE_CHARACTERS = 500
 
 
-class Refused(Exception):
-    """The package's own validator does not take the submission."""
+def main() -> None:
+    """Grades, and writes what came of it."""
+    metric_path, result_path = sys.argv[1:]
+    try:
+        result = grade(metric_path)
+    except (Exception, SystemExit) as error:  # whatever a package's code does, it becomes a value here
+        traceback.print_exc()
+        result = fault("metric_failed", described(error))
+    with open(result_path, "w", encoding="utf-8") as file:
+        json.dump(result, file)
 
 
-def load_metric():
-    spec = importlib.util.spec_from_file_location("metric", HERE / "metric.py")
+def grade(metric_path: str) -> dict:
+    """Validates the whole submission by the package's own rules, then scores each split."""
+    metric = load_metric(metric_path)
+    answers, submission = read_frame("answers.csv"), read_frame("submission.csv")
+    with open("splits.json", encoding="utf-8") as file:
+        splits = json.load(file)
+    if hasattr(metric, "validate_submission"):
+        try:
+            verdict = metric.validate_submission(submission.copy(), answers.copy())
+        except Exception as error:
+            traceback.print_exc()
+            return fault("refused_by_package", described(error))
+        accepted, *words = verdict if isinstance(verdict, tuple) and verdict else (verdict,)
+        if isinstance(plain(accepted), bool) and not accepted:
+            return fault("refused_by_package", str(words[0]) if words else "no reason given")
+    scores = {}
+    for split, rows in splits.items():
+        y_true, y_pred = (frame.iloc[rows].reset_index(drop=True) for frame in (answers, submission))
+        score = plain(metric.evaluate(y_true=y_true, y_pred=y_pred))
+        if isinstance(score, bool) or not isinstance(score, (int, float)):
+            return fault("metric_failed", f"evaluate() returned {score!r}, not a number")
+        if not math.isfinite(score):
+            return fault("score_not_finite", f"evaluate() returned {score!r} on the {split} rows")
+        scores[split] = float(score)
+    return {"scores": scores}
+
+
+def load_metric(path: str) -> Any:
+    """An instance of the first class, by name, that is defined in the module and whose name ends with `Metrics`."""
+    spec = importlib.util.spec_from_file_location("metric", path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["metric"] = module
     spec.loader.exec_module(module)
-    for name, member in sorted(vars(module).items()):
-        if inspect.isclass(member) and name.endswith("Metrics") and member.__module__ == "metric":
+    for name, member in inspect.getmembers(module, inspect.isclass):
+        if name.endswith("Metrics") and member.__module__ == "metric":
             return member()
-    raise LookupError("metric.py defines no class whose name ends in Metrics")
+    raise LookupError("metric.py defines no class whose name ends with Metrics")
 
 
-def check(metric, submission, answers):
-    """A validator refuses by raising, and also by returning False or (False, why)."""
-    if not hasattr(metric, "validate_submission"):
-        return
-    try:
-        said = metric.validate_submission(submission.copy(), answers.copy())
-    except Exception as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
-    flag, why = said if isinstance(said, tuple) and len(said) == 2 else (said, "")
-    if flag is False:
-        raise Refused(str(why) or "the package's validator returned False")
+def read_frame(name: str) -> pd.DataFrame:
+    """A CSV file as pandas reads it by default, but with exact numbers."""
+    return pd.read_csv(name, float_precision="round_trip")
 
 
-def number(score):
-    score = score.item() if hasattr(score, "item") else score
-    if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
-        raise ValueError(f"evaluate() returned {score!r}, which is not a finite number")
-    return float(score)
+def plain(value: Any) -> Any:
+    """A NumPy scalar as a Python number."""
+    return value.item() if hasattr(value, "item") else value
 
 
-def read(name):
-    return pd.read_csv(HERE / name, float_precision="round_trip")
+def described(error: BaseException) -> str:
+    """The exception's type and message."""
+    return f"{type(error).__name__}: {error}"
 
 
-def main(splits):
-    try:
-        metric, scores = load_metric(), {}
-        for split in splits:
-            answers, submission = read(f"{split}_answers.csv"), read(f"{split}_submission.csv")
-            check(metric, submission, answers)
-            scores[split] = number(metric.evaluate(y_true=answers, y_pred=submission))
-        result = {"scores": scores}
-    except Refused as error:
-        result = {"code": "refused_by_package", "message": str(error)[:2000]}
-    except Exception as error:
-        result = {"code": "metric_failed", "message": f"{type(error).__name__}: {error}"[:2000]}
-    Path("result.json").write_text(json.dumps(result), encoding="utf-8")
+def fault(code: str, message: str) -> dict:
+    """A result without scores."""
+    return {"fault": code, "message": message[:MESSAGE_CHARACTERS]}
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main()

@@ -47,14 +47,13 @@ def medal_positions(teams: int) -> MedalPositions:
     """
     if teams < 1:
         raise ValueError(f"a leaderboard needs at least one score, got {teams}")
-    if teams < 100:
-        gold = max(1, int(0.1 * teams))
-    else:
-        gold = 10 + (int(0.002 * teams) if teams >= 250 else 0)
-    if 250 <= teams < 1000:
+    if teams < 250:
+        gold = 10 if teams >= 100 else max(1, int(0.1 * teams))
+        return MedalPositions(gold, max(1, int(0.2 * teams)), max(1, int(0.4 * teams)))
+    gold = 10 + int(0.002 * teams)
+    if teams < 1000:
         return MedalPositions(gold, 50, 100)
-    silver, bronze = (0.05, 0.1) if teams >= 1000 else (0.2, 0.4)
-    return MedalPositions(gold, max(1, int(silver * teams)), max(1, int(bronze * teams)))
+    return MedalPositions(gold, int(0.05 * teams), int(0.1 * teams))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

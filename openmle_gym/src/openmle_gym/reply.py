@@ -21,7 +21,7 @@ from typing import NamedTuple
 PARSE_BUDGET_CHARACTERS = 600_000
 """What a reply holds beyond this is not parsed: Python parses a few hundred characters in a millisecond."""
 QUOTE_DEPTH = 3
-NEAR_CHARACTERS = 200
+NEAR_CHARACTERS = 80
 """How far a line is looked at around a tag or a fence, so that long lines do not take quadratic time."""
 
 
@@ -218,6 +218,7 @@ _EVENT = re.compile(
 )
 _CLOSING_TAG = re.compile(r"</(?:think(?:ing)?|thoughts?|reasoning)[ \t]{0,3}>", re.IGNORECASE)
 _QUOTED = re.compile(r"""(?<!`)`[^`\n]++`(?!`)|"[^"\n]*+"|(?<!\w)[rbfuRBFU]{0,2}'[^'\n]*+'""")
+_QUOTE_MARK = re.compile(r"""[`"']""")
 _LEXEME = re.compile(
     r"""\#[^\n]*+
     | \"{3}(?:[^"\\]++|\\.|"(?!""))*+\"{3} | '{3}(?:[^'\\]++|\\.|'(?!''))*+'{3}
@@ -247,7 +248,9 @@ class Scan:
         self._parser = parser
         self._nowhere = _End(len(text), len(text))
         self._depth = depth
-        self._patience = 4 * len(text) + 100_000  # characters that may be read in vain, so that no text takes quadratic time
+        self._patience = (
+            4 * len(text) + 100_000
+        )  # characters that may be read in vain, so that no text takes quadratic time
         self._never_closed: set[str] = set()
         position = 0
         while event := _EVENT.search(self._clean, position):
@@ -279,8 +282,10 @@ class Scan:
 
     def _is_quoted(self, start: int, end: int) -> bool:
         """Whether a tag is only spoken of: inside quotes or backticks on its line."""
-        left = start - len(self._before(start))
-        quotes = (match.span() for match in _QUOTED.finditer(self._clean, left, end + NEAR_CHARACTERS))
+        left, right = start - len(self._before(start)), end + NEAR_CHARACTERS
+        if not _QUOTE_MARK.search(self._clean, left, start):
+            return False
+        quotes = (match.span() for match in _QUOTED.finditer(self._clean, left, right))
         return any(first < start and end < last for first, last in quotes)
 
     def _closing_tag(self, start: int, end: int) -> int | None:
@@ -303,8 +308,11 @@ class Scan:
             return self._code(start, run, indent, head=head, tagged=python is not None)
         if info.lower() in ("markdown", "md"):
             return start
-        end = self._bare_end(start, run)
-        return self._closing_tag(start, end.content) or end.resume
+        end = self._bare_end(start, run) if self._patience >= 0 else self._nowhere
+        thinking = self._closing_tag(start, end.content)
+        if thinking is not None:
+            self._patience -= end.content - thinking
+        return end.resume if thinking is None else thinking
 
     def _code(self, start: int, run: str, indent: int, *, head: str, tagged: bool) -> int:
         """Reads a block that is, or may be, Python."""

@@ -1,36 +1,45 @@
-"""The one typed check of a submission, for every task, before any metric sees it.
+"""Typed validation of a submission, in our own process, before any metric sees it.
 
-Rows are aligned to the hidden answers by id. What carries no meaning is harmless: the order of rows and columns, a byte
-order mark, line ends, spaces around names and ids, `1.0` for the id `1`, a stray index column. Whatever would have to
-be guessed is refused, with the first offending row or column. A message names public facts only, never an answer.
+What two people would call the same submission scores the same: row order, column order, byte order marks, newlines,
+spaces around cells, a stray index column and `1.0` for `1` change nothing. What a metric might silently make the best
+of is refused: a missing, doubled or unknown row, a missing column, a missing or infinite value, text for a number.
 """
 
+import codecs
 import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from functools import cached_property
+from typing import Literal
 
 import pandas as pd
 
+from openmle_gym.errors import PackageError
+from openmle_gym.jobs import MIB
 from openmle_gym.manifest import Columns
 
-MAX_BYTES = 256 * 1024 * 1024
+MAX_SUBMISSION_BYTES = 256 * MIB
+SHOWN_CHARACTERS = 40
+
 Prediction = Literal["number", "probability", "label"]
 
 
-class SubmissionCode(StrEnum):
-    """Why a submission was refused."""
+class SubmissionFault(StrEnum):
+    """Why a submission is refused."""
 
     EMPTY_FILE = "empty_file"
+    """Nothing at all, or a header without rows."""
     TOO_LARGE = "too_large"
     NOT_TEXT = "not_text"
     UNREADABLE = "unreadable"
-    WRONG_SEPARATOR = "wrong_separator"
+    """Not CSV."""
     RAGGED_ROW = "ragged_row"
+    """A row has more or fewer cells than the header."""
+    WRONG_SEPARATOR = "wrong_separator"
     MISSING_COLUMN = "missing_column"
     DUPLICATE_COLUMN = "duplicate_column"
     MISSING_ID = "missing_id"
@@ -39,30 +48,30 @@ class SubmissionCode(StrEnum):
     MISSING_VALUE = "missing_value"
     NOT_FINITE = "not_finite"
     NOT_A_NUMBER = "not_a_number"
+    NOT_A_LABEL = "not_a_label"
+    """Labels are numbers, or booleans, and this is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionVerdict:
-    """Accepted, with the rows in the answers' order; or refused, with the reason."""
+    """Whether a submission may be graded."""
 
-    accepted: bool
-    code: SubmissionCode | None = None
+    code: SubmissionFault | None = None
+    """None when it may."""
     message: str = ""
-    """Fit to show a model; empty when accepted."""
+    """What is wrong, fit to show a model: it quotes the submission and names ids, never an answer."""
     row: int | None = None
-    """The first offending row of data, counted from 1."""
+    """The first offending row, counted from 1 without the header and blank lines."""
     column: str | None = None
     warnings: tuple[str, ...] = ()
+    """What was put right or left out."""
     aligned: pd.DataFrame | None = None
-    """Id columns as the answers spell them, targets as float (labels as text); None when refused."""
+    """Id and target columns, rows and ids as in the answers; None when refused. Numbers are floats, labels text."""
 
-
-class _Refused(Exception):
-    def __init__(
-        self, code: SubmissionCode, message: str, *, row: int | None = None, column: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.code, self.row, self.column = code, row, column
+    @property
+    def accepted(self) -> bool:
+        """Whether it may be graded."""
+        return self.code is None
 
 
 def validate_submission(
@@ -71,233 +80,268 @@ def validate_submission(
     answers: pd.DataFrame,
     columns: Columns,
     prediction: Prediction,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = MAX_SUBMISSION_BYTES,
 ) -> SubmissionVerdict:
-    """Checks a submission against the ids of the hidden answers.
+    """Reads a submission and aligns it with the answers.
 
     Args:
-        answers: Id and target columns as text, as `TaskPackage.answers` gives them; ids must be distinct.
-        prediction: What the target columns must hold. A label may be any text.
+        answers: All cells as text, as `TaskPackage.answers` has them.
+        prediction: What the targets hold. A target whose answers are not all numbers holds labels, whatever this says.
+
+    Raises:
+        PackageError: The answers name a row twice.
     """
-    warnings: list[str] = []
+    ids = _Ids(answers, columns.id)
+    targets = [_Target(name, answers[name], prediction) for name in columns.target]
     try:
         rows = _rows(_decoded(content, max_bytes))
-        places = _locate(next(rows, []), columns, warnings)
-        aligned = _align(rows, places, answers, columns, prediction, warnings)
-    except _Refused as refused:
-        return SubmissionVerdict(
-            accepted=False,
-            code=refused.code,
-            message=str(refused),
-            row=refused.row,
-            column=refused.column,
-            warnings=tuple(warnings),
-        )
-    return SubmissionVerdict(accepted=True, warnings=tuple(warnings), aligned=aligned)
+        header = [cell.strip(_BLANKS) for cell in next(rows, ())]
+        if not any(header):
+            raise _Refusal(SubmissionFault.EMPTY_FILE, "the submission is empty")
+        places = _places(header, columns)
+        values = _values(rows, len(header), places, ids, targets)
+    except _Refusal as refusal:
+        return refusal.verdict
+    aligned = answers[[name for name in answers.columns if name in places]].copy()
+    for target, column in zip(targets, values, strict=True):
+        aligned[target.name] = column
+    renamed = [
+        f"column {header[place]!r} was read as {name!r}" for name, place in places.items() if header[place] != name
+    ]
+    extra = [_shown(name) for place, name in enumerate(header) if place not in places.values()]
+    ignored = [f"columns that were not asked for were ignored: {', '.join(extra[:10])}"] if extra else []
+    doubts = [doubt for target in targets if (doubt := target.doubt(aligned[target.name]))]
+    return SubmissionVerdict(warnings=(*renamed, *ignored, *doubts), aligned=aligned)
+
+
+class _Refusal(Exception):
+    """Carries a verdict out of the reading."""
+
+    def __init__(
+        self, code: SubmissionFault, message: str, *, row: int | None = None, column: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.verdict = SubmissionVerdict(code=code, message=message, row=row, column=column)
+
+
+_BLANKS = " \t\r\n\u00a0\ufeff\u200b"
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_MISSING = frozenset({"", "na", "n/a", "nan", "-nan", "+nan", "null", "none", "<na>", "nat", "#n/a"})
+_PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?", re.ASCII)
+_TRUTH = {"true": "1", "false": "0"}
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}...")
 
 
 def _decoded(content: bytes, max_bytes: int) -> str:
     if len(content) > max_bytes:
-        raise _Refused(SubmissionCode.TOO_LARGE, f"the file has {len(content)} bytes; at most {max_bytes} are read")
-    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+        raise _Refusal(SubmissionFault.TOO_LARGE, f"the submission has {len(content)} bytes, more than {max_bytes}")
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        text = content.decode(encoding)
+        text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _Refused(
-            SubmissionCode.NOT_TEXT, f"byte {error.start} is not {encoding.upper()}: write the file as UTF-8 text"
-        ) from error
-    if not text.strip():
-        raise _Refused(SubmissionCode.EMPTY_FILE, "the file is empty")
+        message = f"the submission is not text in UTF-8: byte {error.start} cannot be read"
+        raise _Refusal(SubmissionFault.NOT_TEXT, message) from error
+    if "\0" in text:
+        raise _Refusal(SubmissionFault.NOT_TEXT, "the submission is not text: it holds null characters")
     return text
 
 
 def _rows(text: str) -> Iterator[list[str]]:
-    """The header and the rows of data, without blank lines."""
-    csv.field_size_limit(MAX_BYTES)
+    """The rows that are not blank, the header first."""
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a mask may fill one cell with a megabyte
+    count = 0
     try:
-        yield from (row for row in csv.reader(io.StringIO(text, newline="")) if any(map(str.strip, row)))
+        for cells in csv.reader(io.StringIO(text, newline=""), skipinitialspace=True):
+            if any(map(str.strip, cells)):
+                yield cells
+                count += 1
     except csv.Error as error:
-        raise _Refused(SubmissionCode.UNREADABLE, f"the file cannot be read as CSV: {error}") from error
+        raise _Refusal(SubmissionFault.UNREADABLE, f"row {count}: not CSV: {error}", row=count or None) from error
 
 
-class _Places(NamedTuple):
-    """Where the wanted columns stand in a row."""
-
-    id: tuple[int, ...]
-    target: tuple[int, ...]
-    width: int
-
-
-def _locate(header: Sequence[str], columns: Columns, warnings: list[str]) -> _Places:
-    names = [name.strip() for name in header]
-    if len(names) == 1 and (separator := next((sign for sign in ";\t|" if sign in names[0]), None)):
-        raise _Refused(
-            SubmissionCode.WRONG_SEPARATOR, f"columns are separated by {separator!r}: write them separated by commas"
-        )
-    wanted = [*columns.id, *columns.target]
-    places = {name: _place(name, names, warnings) for name in wanted}
-    for name in sorted(set(names) - {names[place] for place in places.values()}):
-        kind = "looks like an index and" if not name or name.lower().startswith(("unnamed", "index")) else ""
-        warnings.append(f"column {name!r} {kind} was ignored".replace("  ", " "))
-    return _Places(
-        tuple(places[name] for name in columns.id), tuple(places[name] for name in columns.target), len(names)
-    )
-
-
-def _place(wanted: str, names: Sequence[str], warnings: list[str]) -> int:
-    found = [index for index, name in enumerate(names) if name == wanted]
-    if not found:
-        found = [index for index, name in enumerate(names) if name.lower() == wanted.lower()]
-        if len(found) == 1:
-            warnings.append(f"column {names[found[0]]!r} was read as {wanted!r}")
-    if not found:
-        shown = ", ".join(repr(name) for name in names[:10])
-        raise _Refused(
-            SubmissionCode.MISSING_COLUMN, f"there is no column {wanted!r}; the file has {shown}", column=wanted
-        )
-    if len(found) > 1:
-        raise _Refused(SubmissionCode.DUPLICATE_COLUMN, f"column {wanted!r} is there {len(found)} times", column=wanted)
-    return found[0]
+def _places(header: list[str], columns: Columns) -> dict[str, int]:
+    """The position of each wanted column: the one of that name or, without one, of that name in another case."""
+    places: dict[str, int] = {}
+    wanted = (*columns.id, *columns.target)
+    for name in wanted:
+        found = [place for place, cell in enumerate(header) if cell == name]
+        found = found or [
+            place for place, cell in enumerate(header) if cell.casefold() == name.casefold() and cell not in wanted
+        ]
+        if len(found) > 1:
+            message = f"the header has {len(found)} columns {name!r}"
+            raise _Refusal(SubmissionFault.DUPLICATE_COLUMN, message, column=name)
+        if not found:
+            for separator, word in _SEPARATORS.items():
+                if {cell.strip(_BLANKS) for cell in ",".join(header).split(separator)}.issuperset(wanted):
+                    message = f"the columns are separated by {word}; separate them by commas"
+                    raise _Refusal(SubmissionFault.WRONG_SEPARATOR, message)
+            listed = ", ".join(_shown(cell) for cell in header[:20])
+            raise _Refusal(SubmissionFault.MISSING_COLUMN, f"no column {name!r}; the header is {listed}", column=name)
+        places[name] = found[0]
+    return places
 
 
-def _align(
-    rows: Iterator[list[str]],
-    places: _Places,
-    answers: pd.DataFrame,
-    columns: Columns,
-    prediction: Prediction,
-    warnings: list[str],
-) -> pd.DataFrame:
-    """Reads row by row; the first unknown or second id ends it, so memory follows from the answers, not the file."""
-    ids = _Ids([tuple(row) for row in answers[list(columns.id)].itertuples(index=False, name=None)])
-    read = [_reader(prediction, answers[name]) for name in columns.target]
-    values: list[list[float | str]] = [[] for _ in columns.target]
-    order: list[int] = []
-    first_row: dict[int, int] = {}
-    for number, row in enumerate(rows, start=1):
-        if len(row) != places.width and not _pads(row, places.width):
-            raise _Refused(
-                SubmissionCode.RAGGED_ROW,
-                f"row {number} has {len(row)} fields, the header has {places.width}: is a decimal comma in it?",
-                row=number,
-            )
-        position = ids.position(tuple(row[place].strip() for place in places.id))
-        if position is None:
-            raise _Refused(
-                SubmissionCode.EXTRA_ID,
-                f"row {number} has the id {_shown(row, places.id)}, which is not in the test data",
-                row=number,
-                column=columns.id[0],
-            )
-        if position in first_row:
-            raise _Refused(
-                SubmissionCode.DUPLICATE_ID,
-                f"row {number} repeats the id {_shown(row, places.id)} of row {first_row[position]}",
-                row=number,
-                column=columns.id[0],
-            )
-        first_row[position] = number
-        order.append(position)
-        for name, place, parse, column in zip(columns.target, places.target, read, values, strict=True):
+def _values(
+    rows: Iterator[list[str]], width: int, places: dict[str, int], ids: "_Ids", targets: Sequence["_Target"]
+) -> list[list[float | str]]:
+    """The predictions of each target, in the answers' order."""
+    id_places = [places[name] for name in ids.names]
+    target_places = [places[target.name] for target in targets]
+    rows_seen = [0] * len(ids)
+    values: list[list[float | str]] = [[""] * len(ids) for _ in targets]
+    number = 0
+    for number, cells in enumerate(rows, start=1):
+        if len(cells) != width and not (len(cells) == width + 1 and not cells[-1].strip()):  # a trailing comma
+            hint = "; write decimals with a point, and quote cells that hold commas" if len(cells) > width else ""
+            message = f"row {number} has {len(cells)} cells where the header has {width}{hint}"
+            raise _Refusal(SubmissionFault.RAGGED_ROW, message, row=number)
+        key = [cells[place].strip() for place in id_places]
+        index = ids.find(key)
+        if index is None:
+            raise ids.unknown(key, number)
+        if rows_seen[index]:
+            message = f"row {number} ({ids.spelled(key)}): the same id as in row {rows_seen[index]}"
+            raise _Refusal(SubmissionFault.DUPLICATE_ID, message, row=number, column=ids.names[0])
+        rows_seen[index] = number
+        for target, place, column in zip(targets, target_places, values, strict=True):
             try:
-                column.append(parse(row[place].strip()))
-            except _BadValue as bad:
-                message = f"row {number} (id {_shown(row, places.id)}), column {name!r}: {bad}"
-                raise _Refused(bad.code, message, row=number, column=name) from bad
-    if not order:
-        raise _Refused(SubmissionCode.EMPTY_FILE, "the file has a header but no rows")
-    missing = [position for position in range(len(answers)) if position not in first_row]
-    if missing:
-        lacking = ", ".join(answers[list(columns.id)].iloc[missing[0]])
-        message = f"{len(missing)} of {len(answers)} ids are missing, the first is {lacking!r}"
-        raise _Refused(SubmissionCode.MISSING_ID, message, column=columns.id[0])
-    if prediction == "probability":
-        _warn_outside_unit(values, columns.target, warnings)
-    frame = answers[list(columns.id)].reset_index(drop=True)
-    for name, column in zip(columns.target, values, strict=True):
-        frame[name] = pd.Series(column, index=order).sort_index()
-    return frame
-
-
-def _pads(row: list[str], width: int) -> bool:
-    """A trailing comma: one empty field too many."""
-    return len(row) == width + 1 and not row[-1].strip()
-
-
-def _shown(row: list[str], places: Sequence[int]) -> str:
-    return repr(", ".join(row[place].strip() for place in places)[:80])
-
-
-def _warn_outside_unit(values: list[list[float | str]], names: Sequence[str], warnings: list[str]) -> None:
-    for name, column in zip(names, values, strict=True):
-        outside = sum(isinstance(value, float) and not 0.0 <= value <= 1.0 for value in column)
-        if outside:
-            warnings.append(f"column {name!r} has {outside} values outside [0, 1]")
-
-
-_INTEGER = re.compile(r"([+-]?\d+)(?:\.0*)?")
-
-
-def _spelling(text: str) -> str:
-    """An integer in its plainest spelling: `1.0`, `01` and `+1` are `1`; other text as it is."""
-    found = _INTEGER.fullmatch(text)
-    return str(int(found[1])) if found and len(text) < 4000 else text
+                column[index] = target.value(cells[place].strip())
+            except _BadCell as bad:
+                message = f"row {number} ({ids.spelled(key)}), column {target.name!r}: {bad}"
+                raise _Refusal(bad.code, message, row=number, column=target.name) from bad
+    if number == 0:
+        raise _Refusal(SubmissionFault.EMPTY_FILE, "the submission has a header but no rows")
+    if number < len(ids):
+        first = ids.spelled(ids.key(rows_seen.index(0)))
+        message = f"{len(ids) - number} of {len(ids)} rows are missing; the first is that with {first}"
+        raise _Refusal(SubmissionFault.MISSING_ID, message, column=ids.names[0])
+    return values
 
 
 class _Ids:
-    """Finds a row of the answers by its id: as spelt, or else by the plainest spelling where that is unambiguous."""
+    """The rows of the answers by their ids."""
 
-    def __init__(self, ids: list[tuple[str, ...]]) -> None:
-        self._exact = {tuple(part.strip() for part in row_id): index for index, row_id in enumerate(ids)}
-        self._plain: dict[tuple[str, ...], int | None] = {}
-        for row_id, index in self._exact.items():
-            plain = tuple(map(_spelling, row_id))
-            self._plain[plain] = None if plain in self._plain else index
+    def __init__(self, answers: pd.DataFrame, names: Sequence[str]) -> None:
+        self.names = names
+        self._cells = [answers[name].str.strip().tolist() for name in names]
+        self._rows: dict[str, int] = {}
+        for index, key in enumerate(zip(*self._cells, strict=True)):
+            if self._rows.setdefault("\x1f".join(key), index) != index:
+                raise PackageError(f"the answers have two rows with {self.spelled(key)}")
 
-    def position(self, row_id: tuple[str, ...]) -> int | None:
-        exact = self._exact.get(row_id)
-        return exact if exact is not None else self._plain.get(tuple(map(_spelling, row_id)))
+    @cached_property
+    def _rows_by_number(self) -> dict[str, int | None]:
+        """As `_rows`, with integers in one spelling; None where several rows come together."""
+        rows: dict[str, int | None] = {}
+        for index, key in enumerate(zip(*self._cells, strict=True)):
+            canonical = "\x1f".join(map(_canonical, key))
+            rows[canonical] = None if canonical in rows else index
+        return rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def key(self, index: int) -> list[str]:
+        return [column[index] for column in self._cells]
+
+    def find(self, key: Sequence[str]) -> int | None:
+        """The row with exactly this id or, without one, the only row with this id as a number: `1.0` finds `1`."""
+        index = self._rows.get("\x1f".join(key))
+        return self._rows_by_number.get("\x1f".join(map(_canonical, key))) if index is None else index
+
+    def spelled(self, key: Sequence[str]) -> str:
+        return ", ".join(f"{name} {_shown(cell)}" for name, cell in zip(self.names, key, strict=True))
+
+    def unknown(self, key: Sequence[str], number: int) -> _Refusal:
+        for name, cell in zip(self.names, key, strict=True):
+            if not cell:
+                message = f"row {number}, column {name!r}: the id is missing"
+                return _Refusal(SubmissionFault.MISSING_VALUE, message, row=number, column=name)
+        example = self.spelled(self.key(0))
+        message = f"row {number} ({self.spelled(key)}): no such row is asked for; they are such as {example}"
+        return _Refusal(SubmissionFault.EXTRA_ID, message, row=number, column=self.names[0])
 
 
-class _BadValue(Exception):
-    def __init__(self, code: SubmissionCode, message: str) -> None:
+def _canonical(cell: str) -> str:
+    """An integer that is written as a float as an integer; other text as it is, also `007`."""
+    if _PLAIN_NUMBER.fullmatch(cell):
+        number = float(cell)
+        if number.is_integer() and abs(number) < 2**53:
+            return str(int(number))
+    return cell
+
+
+class _BadCell(Exception):
+    """A cell that is no prediction."""
+
+    def __init__(self, code: SubmissionFault, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-_MISSING = frozenset({"", "na", "nan", "-nan", "n/a", "null", "none", "<na>", "nat"})
+class _Target:
+    """One target column: what its answers look like, and how a prediction is read."""
+
+    def __init__(self, name: str, answers: pd.Series, prediction: Prediction) -> None:
+        self.name = name
+        forms = {form.strip(): form for form in answers.unique()}
+        words = {form.casefold() for form in forms if form.casefold() not in _MISSING}
+        self._numeric = bool(words) and all(_as_number(word) is not None for word in words)
+        self._boolean = bool(words) and words <= {"true", "false", "0", "1", "0.0", "1.0"}
+        self._is_number = self._numeric and prediction != "label"
+        self._bounded = self._is_number and prediction == "probability"
+        self._forms = forms
+        self._by_meaning = {self._meaning(form): spelled for form, spelled in forms.items()}
+
+    def value(self, cell: str) -> float | str:
+        """Reads a prediction.
+
+        Raises:
+            _BadCell: It is none.
+        """
+        if not self._is_number and cell in self._forms:
+            return self._forms[cell]
+        if cell.casefold() in _MISSING:
+            if not self._is_number and "" in self._forms:
+                return ""
+            raise _BadCell(SubmissionFault.MISSING_VALUE, "the prediction is missing")
+        number = _as_number(cell)
+        if self._numeric and number is not None and math.isinf(number):
+            raise _BadCell(SubmissionFault.NOT_FINITE, f"{_shown(cell)} is not finite")
+        if self._is_number:
+            if number is None:
+                hint = "; write decimals with a point" if "," in cell else ""
+                raise _BadCell(SubmissionFault.NOT_A_NUMBER, f"{_shown(cell)} is not a number{hint}")
+            return number
+        meaning = self._meaning(cell)
+        if meaning in self._by_meaning:
+            return self._by_meaning[meaning]
+        if (self._numeric or self._boolean) and number is None:
+            kind = "numbers" if self._numeric else "booleans"
+            raise _BadCell(SubmissionFault.NOT_A_LABEL, f"{_shown(cell)} is no label here; labels are {kind}")
+        return cell
+
+    def _meaning(self, label: str) -> str:
+        """Equal for `1`, `1.0` and, where the labels are booleans, `True`."""
+        truth = _TRUTH.get(label.casefold()) if self._boolean else None
+        return truth or _canonical(label)
+
+    def doubt(self, predictions: pd.Series) -> str | None:
+        """What looks wrong with a column and yet can be graded."""
+        if self._bounded:
+            outside = int(((predictions < 0) | (predictions > 1)).sum())
+            return f"column {self.name!r}: {outside} predictions lie outside of [0, 1]" if outside else None
+        if not self._is_number and not predictions.isin(list(self._forms.values())).any():
+            return f"column {self.name!r}: no prediction is one of the labels"
+        return None
 
 
-def _reader(prediction: Prediction, answers: pd.Series) -> Callable[[str], float | str]:
-    if prediction != "label":
-        return _read_number
-    spelt = {_label_key(label): label for label in answers.unique()}
-    return lambda text: _read_label(text, spelt)
-
-
-def _read_number(text: str) -> float:
-    if text.lower() in _MISSING:
-        raise _BadValue(SubmissionCode.MISSING_VALUE, "there is no value")
+def _as_number(cell: str) -> float | None:
     try:
-        number = float(text) if "_" not in text else math.nan
+        return None if "_" in cell else float(cell)
     except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        hint = "; decimals are written with a point" if re.fullmatch(r"-?\d+,\d+", text) else ""
-        raise _BadValue(SubmissionCode.NOT_A_NUMBER, f"{text[:40]!r} is not a number{hint}")
-    if math.isinf(number):
-        raise _BadValue(SubmissionCode.NOT_FINITE, f"{text[:40]!r} is not finite")
-    return number
-
-
-def _read_label(text: str, spelt: dict[str, str]) -> str:
-    """The label as the answers spell it, where they have it: `1.0` and `true` are `1` and `True`."""
-    known = spelt.get(_label_key(text))
-    if known is None and text.lower() in _MISSING:
-        raise _BadValue(SubmissionCode.MISSING_VALUE, "there is no value")
-    return text if known is None else known
-
-
-def _label_key(label: str) -> str:
-    label = label.strip()
-    return label.lower() if label.lower() in ("true", "false") else _spelling(label)
+        return None

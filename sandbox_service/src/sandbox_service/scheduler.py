@@ -7,6 +7,7 @@ was made, and the store's thread carries out calls in order, so whoever is woken
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal, TypeVar
 
 from openmle_gym.contracts import Contract
@@ -112,20 +113,19 @@ class Scheduler:
 
     async def get(self, job_id: str, *, wait_seconds: float = 0.0) -> JobView | None:
         """How a job stands, once it has ended or `wait_seconds` have passed; None when there is no such job."""
-        deadline = asyncio.get_running_loop().time() + wait_seconds
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait_seconds
         stirred = asyncio.Event()
         self._waiting.setdefault(job_id, set()).add(stirred)
         try:
             while True:
                 stirred.clear()
                 view = await self._store.call(lambda store: store.get(job_id))
-                if view is None or view.status.terminal or self._stopping:
+                if view is None or view.status.terminal or self._stopping or clock() >= deadline:
                     return view
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
                         await stirred.wait()
-                except TimeoutError:
-                    return view
         finally:
             self._waiting[job_id].discard(stirred)
             if not self._waiting[job_id]:

@@ -3,7 +3,7 @@
 A *group* is the samples of one prompt. Groups may differ in size and may be scattered over the batch; advantages come
 back in the order of the rewards. A member whose reward is None, NaN, infinite or beyond 1e150 is *masked*: it gets
 advantage 0.0, and its group is treated as if it were not there. A group has no signal, and its members get 0.0, when
-fewer than two members are left, or when all rewards are equal within 1e-8 plus 1e-5 of the largest magnitude.
+fewer than two members are left, or when all rewards are equal within 1e-8 plus 1e-5 of their magnitude.
 Advantages are therefore always finite.
 
 Entropic advantages, from arXiv:2607.28568, equation 2 and appendix B.5. With q proportional to exp(beta r) at the
@@ -16,9 +16,9 @@ What departs from the paper, and why:
 * beta is found for all groups together, by Newton steps on log KL over log beta inside a bracket that bisection
   falls back to, on rewards divided by their spread. The result is the bisection's to 1e-9, and does not depend on
   the rewards' scale down to the tolerance above, while the paper's beta ends at 2**20 (`published`).
-* A group of two could spend log 2 only with all weight on one member, which made its advantage 1e12. Where a single
-  member is best, at most three quarters of the log(k) that a group of k could spend is spent: a group of two stops at
-  22.0. Larger groups spend log 2 as published. `published` takes this back.
+* A group of two could spend log 2 only with all weight on one member, which made its advantage 1e12. At most three
+  quarters of the log(k) that a group of k could spend is spent: a group of two stops at 22.0, larger ones spend log 2
+  as published. `published` takes this back.
 * Masked members do not make their group NaN; equality does not depend on the order of the members.
 
 Shape suffixes: _N members as given, _M members of the groups with signal, group by group; _G all groups; _L groups
@@ -29,6 +29,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -46,7 +47,7 @@ EQUAL_RELATIVE = 1e-5
 EQUAL_ABSOLUTE = 1e-8
 DENOMINATOR_EPSILON = 1e-12
 MAX_KL_SHARE = 0.75
-"""Of the log(k) that a single best member of k could draw, what it may draw."""
+"""Of the log(k) that a group of k could spend."""
 PUBLISHED_MAX_BETA = 2.0**20
 WINNER_TAKES_ALL = 1e300
 """A beta at which only the best members keep weight."""
@@ -190,13 +191,13 @@ def leave_one_out_advantages(rewards: Any, group_ids: Ids) -> Any:
     return batch.restore(centred * segments.spread(segments.sizes / (segments.sizes - 1)), rewards)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Segments:
     """Consecutive runs of an array's elements, none of them empty."""
 
     sizes: IntArray
 
-    @property
+    @cached_property
     def starts(self) -> IntArray:
         return np.cumsum(self.sizes) - self.sizes
 
@@ -260,8 +261,8 @@ class Batch:
         some = Segments(sizes[sizes > 0])
         if len(values):
             high, low = some.max(values), some.min(values)
-            tolerance = EQUAL_ABSOLUTE + EQUAL_RELATIVE * np.maximum(np.abs(high), np.abs(low))
-            signal[sizes > 0] = (some.sizes > 1) & (high - low > tolerance)
+            tolerance = EQUAL_ABSOLUTE + EQUAL_RELATIVE * np.abs(high)
+            signal[sizes > 0] = high - low > tolerance
         chosen = np.repeat(signal, sizes)
         return cls(
             labels=keys[first].tolist() if labels is None else labels,
@@ -302,11 +303,9 @@ class Weighting:
     weights_M: FloatArray
     """exp(beta (r - best of the group)): 1 for the best member."""
     beta_L: FloatArray
-    """Inverse temperature, per unit of reward; 1e300 and more where all weight is on the best."""
+    """Inverse temperature, per unit of reward; infinite where all weight is on the best."""
     kl_L: FloatArray
     """The divergence from uniform that the weights have, in nats."""
-    budget_L: FloatArray
-    """The divergence that was to be spent."""
 
 
 def entropic_weighting(batch: Batch, *, target_kl: float = LOG_2, published: bool = False) -> Weighting:
@@ -314,16 +313,13 @@ def entropic_weighting(batch: Batch, *, target_kl: float = LOG_2, published: boo
     if not 0.0 < target_kl < math.inf:
         raise ValueError(f"target_kl must be positive and finite, got {target_kl}")
     segments = batch.segments
-    if len(segments.sizes) == 0:
-        nothing = np.zeros(0)
-        return Weighting(weights_M=nothing, beta_L=nothing, kl_L=nothing, budget_L=nothing)
     top = segments.max(batch.rewards_M)
     span = top - segments.min(batch.rewards_M)
     x = (batch.rewards_M - segments.spread(top)) / segments.spread(span)  # the best at 0, the worst at -1
     ties = segments.sum((x == 0.0).astype(np.intp))
     log_size = np.log(segments.sizes)
-    most = np.where(ties == 1, MAX_KL_SHARE * log_size, np.inf)
-    budget = np.full(len(span), target_kl) if published else np.minimum(target_kl, most)
+    most = math.inf if published else MAX_KL_SHARE * log_size
+    budget = np.broadcast_to(np.minimum(target_kl, most), span.shape)
 
     beta = np.full(len(span), WINNER_TAKES_ALL)
     reachable = budget < np.log(segments.sizes / ties)
@@ -334,7 +330,7 @@ def entropic_weighting(batch: Batch, *, target_kl: float = LOG_2, published: boo
     weights = np.exp(segments.spread(beta) * x)
     total = segments.sum(weights)
     kl = beta * segments.sum(weights * x) / total - np.log(total) + log_size
-    return Weighting(weights_M=weights, beta_L=beta / span, kl_L=kl, budget_L=budget)
+    return Weighting(weights_M=weights, beta_L=np.where(beta < WINNER_TAKES_ALL, beta / span, np.inf), kl_L=kl)
 
 
 def _solve(x: FloatArray, segments: Segments, budget: FloatArray) -> FloatArray:
@@ -348,10 +344,10 @@ def _solve(x: FloatArray, segments: Segments, budget: FloatArray) -> FloatArray:
     todo = np.arange(len(budget))
     log_size = np.log(segments.sizes)
     tolerance = 1e-14 * (1.0 + log_size)
-    gap = segments.min(np.where(x < 0.0, -x, np.inf)) if len(x) else np.zeros(0)
+    gap = segments.min(np.where(x < 0.0, -x, np.inf))
     low = 0.5 * np.log(8.0 * budget)
     high = np.minimum(np.log(800.0) - np.log(gap), math.log(WINNER_TAKES_ALL))
-    variance = segments.mean(x * x) - segments.mean(x) ** 2 if len(x) else np.zeros(0)
+    variance = segments.mean(x * x) - segments.mean(x) ** 2
     log_beta = np.clip(0.5 * np.log(2.0 * budget / variance), low, high)
     for step in range(NEWTON_STEPS + BISECTION_STEPS):
         if len(todo) == 0:
@@ -362,12 +358,12 @@ def _solve(x: FloatArray, segments: Segments, budget: FloatArray) -> FloatArray:
         weights *= x
         mean = segments.sum(weights) / total
         weights *= x
-        slope = beta**2 * (segments.sum(weights) / total - mean**2)  # of KL over log beta
+        variance = segments.sum(weights) / total - mean**2
         kl = beta * mean - np.log(total) + log_size
         low = np.where(kl < budget, log_beta, low)
         high = np.where(kl < budget, high, log_beta)
-        with np.errstate(all="ignore"):
-            newton = log_beta + np.log(budget / kl) * kl / slope
+        with np.errstate(all="ignore"):  # a step that is not a number is not taken
+            newton = log_beta + np.log(budget / kl) * kl / (beta**2 * variance)
         inside = (low < newton) & (newton < high) & (step < NEWTON_STEPS)
         following = np.where(inside, newton, 0.5 * (low + high))
 

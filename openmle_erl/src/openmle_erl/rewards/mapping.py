@@ -128,4 +128,5 @@ def human_rank(utility: Values, leaderboard: Values) -> FloatArray:
 def _place(values: FloatArray, bounds: Bounds) -> FloatArray:
     """The place between the bounds, 0 to 1. A span under 1e-9 is rounding, unless the metric itself is as small."""
     least = 1e-9 * min(1.0, max(abs(bounds.best), abs(bounds.worst)))
-    return np.clip((values - bounds.worst) / max(bounds.best - bounds.worst, least), 0.0, 1.0)
+    with np.errstate(over="ignore"):  # what overflows is clipped
+        return np.clip((values - bounds.worst) / max(bounds.best - bounds.worst, least), 0.0, 1.0)

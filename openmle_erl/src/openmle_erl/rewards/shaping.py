@@ -84,7 +84,7 @@ def apply_gap_penalty(
         denominator: See `gap_denominator`.
     """
     values, own, ours = as_floats(rewards), as_floats(claimed), as_floats(graded)
-    scale = np.maximum(np.abs(own), np.abs(ours)) if denominator is None else np.full(values.shape, denominator)
+    scale = np.maximum(np.abs(own), np.abs(ours)) if denominator is None else np.full(values.shape, float(denominator))
     gap = np.divide(np.abs(own - ours), scale, out=np.zeros_like(scale), where=scale > 0) / penalty.tolerance
     if penalty.piecewise:
         lost = penalty.coefficient * np.minimum(gap, 1.0) + penalty.high_coefficient * np.maximum(gap - 1.0, 0.0)

@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, NamedTuple
 
 from openmle_gym.experience import ExperienceCard
@@ -94,7 +93,6 @@ def _attempts(cards: Sequence[ExperienceCard], limits: Limits) -> list[dict[str,
     by_attempt = {card.attempt: card for card in cards}
     bests = {card.attempt for card in new_bests(cards)}
     losses = sorted(-card.validation.utility for card in cards if card.validation is not None)
-    family = cache(method_family)
     return [
         card.model_dump(mode="json", exclude={"schema_version", "run_id", "task", "selection"})
         | _shortened(card, limits)
@@ -104,7 +102,7 @@ def _attempts(cards: Sequence[ExperienceCard], limits: Limits) -> list[dict[str,
             "rank": 1 + bisect_left(losses, -card.validation.utility) if card.validation else None,
             "gain": gain(card, by_attempt),
             "new_best": card.attempt in bests,
-            "family": family(card.source) if card.source else None,
+            "family": method_family(card.source) if card.source else None,
         }
         for card in cards
     ]

@@ -3,13 +3,13 @@
 import base64
 import hashlib
 import html
-import os
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
 from openmle_evo.report.facts import read_run
 from openmle_evo.report.payload import embed, page_payload
+from openmle_evo.run import write_whole
 
 _SCRIPTS = ("basics.js", "curve.js", "layout.js", "tree.js", "code.js", "detail.js", "tables.js", "main.js")
 """In this order they are the page's one script."""
@@ -37,9 +37,7 @@ def write_report(run: Path, destination: Path | None = None) -> Path:
         run=embed(page_payload(facts)),
     )
     destination = destination or run / "report.html"
-    temporary = destination.with_name(f".{destination.name}.{os.getpid()}")
-    temporary.write_text(page, encoding="utf-8", newline="\n")
-    temporary.replace(destination)
+    write_whole(destination, page)
     return destination
 
 

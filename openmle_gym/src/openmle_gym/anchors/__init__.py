@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from openmle_gym.anchors.assemble import PackageParts, assemble_package, is_complete, replaceable
+from openmle_gym.anchors.assemble import PackageParts, assemble_package, is_complete
 from openmle_gym.anchors.raw import export_raw
 from openmle_gym.errors import PackageError
 from openmle_gym.isolation.runner import Runner
@@ -37,7 +37,7 @@ class Anchor:
 
     def file(self, name: str) -> str:
         """The text of one of the anchor's own files."""
-        return resources.files(__package__).joinpath(self.source, name).read_text(encoding="utf-8")
+        return resources.files(__name__).joinpath(self.source, name).read_text(encoding="utf-8")
 
     @property
     def columns(self) -> Columns:
@@ -61,7 +61,7 @@ _ANCHORS = (
         id="sample_id",
         target="malignant",
         origin="Breast Cancer Wisconsin (Diagnostic), Wolberg, Mangasarian, Street, Street 1995; as in scikit-learn; "
-        "the ten mean columns",
+        "five of the mean columns",
         licence=_UCI,
         split="149 train rows and 420 test rows, stratified by the label, in the order of a fixed hash",
     ),
@@ -181,9 +181,10 @@ def _manifest(anchor: Anchor) -> Manifest:
 
 def _present(anchor: Anchor, destination: Path) -> TaskPackage | None:
     """The package at the destination, when it is this anchor, whole, and made from the files that we would use now."""
-    if not replaceable(destination) or not (destination / "utils" / "prepare.py").is_file():
-        return None
-    package = load_package(destination)
+    try:
+        package = load_package(destination)
+    except PackageError:
+        return None  # there is none, or a part of one
     same = package.manifest.model_copy(update={"files": {}}) == _manifest(anchor)
     current = {
         "utils/prepare.py": anchor.file("prepare.py"),

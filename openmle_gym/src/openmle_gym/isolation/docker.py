@@ -192,12 +192,12 @@ class DockerRunner:
             mem_limit=limits.memory_bytes,
             memswap_limit=limits.memory_bytes,
             nano_cpus=int(min(limits.cpus, self._cores) * 1e9),
-            pids_limit=limits.processes + 2,  # the init and the supervisor are not the program's
+            pids_limit=limits.processes + 1,  # the supervisor is not the program's
             network_mode="none",
             ipc_mode="private",
             cap_drop=["ALL"],
             security_opt=["no-new-privileges:true", f"seccomp={docker_profile()}"],
-            init=True,
+            init=False,  # the supervisor does an init's work, and as the first process it cannot be killed from inside
             runtime=self._runtime,
             log_config=LogConfig(type="none"),
         )

@@ -183,7 +183,7 @@ async def run_local(
         warnings += ("the program killed its supervisor; processes of it may live on",)
     return RunResult(
         exit_code=None if kill else record.exit_code,
-        signal=signal.SIGKILL if kill or lost else record.signal,
+        signal=int(signal.SIGKILL) if kill or lost else record.signal,
         timed_out=kill is _Kill.WALL_CLOCK,
         out_of_memory=kill is _Kill.MEMORY,
         wall_seconds=wall_seconds,

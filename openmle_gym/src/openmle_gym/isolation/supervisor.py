@@ -15,6 +15,7 @@ The record is written as things happen, so it tells the truth even if everything
 a header (output bytes so far, wait status, phase), the first half of the budget, and a ring of the other half.
 """
 
+import ctypes
 import os
 import resource
 import select
@@ -28,6 +29,7 @@ HEADER = struct.Struct("<QiB")
 PREPARED, STARTED, ENDED = 0, 1, 2
 CHUNK_BYTES = 65536
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+LIBC = ctypes.CDLL(None)
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 LANDLOCK_READ_DIR, LANDLOCK_REFER = 1 << 3, 1 << 13
 
@@ -63,9 +65,7 @@ def hide_root() -> None:
 
     A program that searches from / would else follow /proc/self/root in circles until its time is up.
     """
-    import ctypes
-
-    call = ctypes.CDLL(None).syscall
+    call = LIBC.syscall
     if call(LANDLOCK_CREATE_RULESET, None, 0, 1) < 2:
         return
     # Moving files between folders has to be allowed by name; it is denied as soon as any rule is in force.
@@ -93,6 +93,7 @@ def start_program(argv: list[str], rlimits: dict[str, int], output: int, *, root
         # The interpreter ignores these, and what is ignored stays so across exec.
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
+        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # else it may not write to its own /proc
         with suppress(OSError), open("/proc/self/oom_score_adj", "w") as preference:
             preference.write("1000")  # if the machine runs short, the program goes first
         if root_hidden:
@@ -100,8 +101,8 @@ def start_program(argv: list[str], rlimits: dict[str, int], output: int, *, root
         for name, value in rlimits.items():
             kind = getattr(resource, f"RLIMIT_{name}")
             hard = resource.getrlimit(kind)[1]
-            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(kind, (value, value))
+            lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (lowered, lowered))
         os.execvp(argv[0], argv)
     except OSError as error:
         os.write(2, f"cannot run {argv[0]!r}: {error.strerror}\n".encode())
@@ -151,7 +152,7 @@ def main() -> int:
     settings = dict(word.split("=", 1) for word in sys.argv[1:split])
     argv = sys.argv[split + 1 :]
     rlimits = {key[len("rlimit.") :]: int(value) for key, value in settings.items() if key.startswith("rlimit.")}
-    local, subreaper = "control" in settings, "subreaper" in settings
+    controlled, subreaper = "control" in settings, "subreaper" in settings
     target = settings["record"]
     descriptor = int(target) if target.isdigit() else os.open(target, os.O_WRONLY)
     os.set_inheritable(descriptor, False)
@@ -160,14 +161,10 @@ def main() -> int:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    if local:
-        import ctypes
-
-        prctl = ctypes.CDLL(None).prctl
-        # Else the program, which has our user, could reach the record through /proc/<us>/fd.
-        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-        if subreaper:
-            prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # Else the program, which has our user, could reach our descriptors through /proc.
+    LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if subreaper:
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -179,7 +176,7 @@ def main() -> int:
     record.write_header(0, STARTED)
     os.close(output_write)
 
-    sources = [wake_read, output] + ([0] if local else [])
+    sources = [wake_read, output] + ([0] if controlled else [])
     status = None
     while status is None:
         ready, _, _ = select.select(sources, [], [])

@@ -90,7 +90,7 @@ def _fill(root: Path, record: int, spec: RunSpec, uid: int | None, copy_inputs: 
     for name in (*spec.files, *spec.inputs):
         if name in ("", ".", "..") or "/" in name:
             raise ValueError(f"{name!r}: not a plain file name")
-    os.posix_fallocate(record, 0, record_bytes(spec.limits.log_bytes))
+    os.pwrite(record, bytes(record_bytes(spec.limits.log_bytes)), 0)  # takes its disk space now, not during the run
     (root / "work").mkdir(mode=0o711)  # bubblewrap enters it as root without root's powers
     ours: list[Path] = [root / "record", root / "work"]
     for name, content in spec.files.items():

@@ -8,7 +8,6 @@ from openmle_gym.metrics.library import MetricSpec, as_labels
 _TEMPLATE = '''"""Scores a submission by {name} ({better} is better){over}."""
 
 import numpy as np
-import pandas as pd
 
 ID_COLUMNS = {id_columns!r}
 TARGET_COLUMNS = {target_columns!r}
@@ -33,12 +32,13 @@ class {class_name}:
         joined = ground_truth[ID_COLUMNS].merge(submission[ID_COLUMNS], how="outer", indicator=True)
         if (joined["_merge"] != "both").any():
             raise ValueError("the ids are not those of the test data")
-        if submission[TARGET_COLUMNS].isna().any().any():
-            raise ValueError("a prediction is missing")
+        for column in TARGET_COLUMNS:
+            if submission[column].isna().any() and not ground_truth[column].isna().any():
+                raise ValueError(f"a prediction is missing in column {{column!r}}")
         return "Submission is valid."
 
     def evaluate(self, y_true, y_pred):
-        predicted = y_pred.set_index(ID_COLUMNS).loc[pd.Index(y_true.set_index(ID_COLUMNS).index), TARGET_COLUMNS]
+        predicted = y_pred.set_index(ID_COLUMNS).loc[y_true.set_index(ID_COLUMNS).index]
         scores = [
             {function_name}(y_true[column].to_numpy(), predicted[column].to_numpy()) for column in TARGET_COLUMNS
         ]

@@ -1,87 +1,13 @@
-"""The model families that recipes choose from: their settings, the ranges of these, and about what a fit costs."""
+"""The model families that recipes choose from, with the ranges of their settings."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from random import Random
-from typing import Literal, Protocol
+from typing import Literal
 
-Value = int | float | str | bool | tuple[int, ...] | None
+from openmle_gym.policies import recipe_costs as costs
+from openmle_gym.policies.recipe_settings import Choice, Real, Setting, Whole
+
 Kind = Literal["classification", "regression"]
-
-
-class Setting(Protocol):
-    """One hyper-parameter."""
-
-    def draw(self, rng: Random) -> Value:
-        """Any value of the range."""
-        ...
-
-    def nudge(self, value: Value, rng: Random) -> Value:
-        """Another value, most often a near one."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Real:
-    """A number between two positive ends, evenly spread on a logarithmic scale, to three digits."""
-
-    low: float
-    high: float
-
-    def draw(self, rng: Random) -> float:
-        return float(f"{math.exp(rng.uniform(math.log(self.low), math.log(self.high))):.3g}")
-
-    def nudge(self, value: Value, rng: Random) -> float:
-        centre = float(value) if isinstance(value, int | float) else self.draw(rng)
-        while True:
-            near = float(f"{min(self.high, max(self.low, centre * math.exp(rng.gauss(0, 0.6)))):.3g}")
-            if near != value:
-                return near
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number between two positive ends, evenly spread on a logarithmic scale."""
-
-    low: int
-    high: int
-
-    def draw(self, rng: Random) -> int:
-        return min(self.high, max(self.low, round(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))))
-
-    def nudge(self, value: Value, rng: Random) -> int:
-        centre = int(value) if isinstance(value, int | float) else self.draw(rng)
-        while True:
-            near = min(self.high, max(self.low, round(centre * math.exp(rng.gauss(0, 0.5))) + rng.choice((-1, 0, 1))))
-            if near != value:
-                return near
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of a few values."""
-
-    options: tuple[Value, ...]
-
-    def draw(self, rng: Random) -> Value:
-        return rng.choice(self.options)
-
-    def nudge(self, value: Value, rng: Random) -> Value:
-        return rng.choice([option for option in self.options if option != value])
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How much one fit has to chew."""
-
-    rows: int
-    columns: int
-    classes: int
-
-
-Cost = Callable[[Load, Mapping[str, Value]], float]
-"""About how many seconds one fit takes on one core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,62 +27,7 @@ class Family:
     """Fails unless each class has more rows than there are columns."""
     weight: float = 1.0
     """How often a draft takes it, relative to the others."""
-    cost: Cost
-
-
-def _number(settings: Mapping[str, Value], name: str, default: float) -> float:
-    value = settings.get(name, default)
-    return float(value) if isinstance(value, int | float) else default
-
-
-def _linear(load: Load, _: Mapping[str, Value]) -> float:
-    return 0.01 + 2e-7 * load.rows * load.columns * load.classes
-
-
-def _kernel(load: Load, settings: Mapping[str, Value]) -> float:
-    hardness = 1 + 0.25 * max(0.0, math.log10(_number(settings, "C", 1.0)))
-    return 0.005 + 2.5e-8 * load.rows**2 * (1 + load.columns / 20) * hardness
-
-
-def _cubic(load: Load, _: Mapping[str, Value]) -> float:
-    return 0.01 + 4e-11 * load.rows**3 + 4e-8 * load.rows**2
-
-
-def _neighbours(load: Load, _: Mapping[str, Value]) -> float:
-    return 0.01 + 4e-9 * load.rows**2 * load.columns
-
-
-def _one_tree(load: Load, settings: Mapping[str, Value]) -> float:
-    share = min(1.0, _number(settings, "max_features", 1.0))
-    entropy = 1.4 if settings.get("criterion") == "entropy" else 1.0
-    return 0.0012 + load.rows * (2e-6 + 9.5e-8 * math.log2(load.rows + 2) * load.columns * share) * entropy
-
-
-def _trees(load: Load, settings: Mapping[str, Value]) -> float:
-    return _number(settings, "n_estimators", 100) * _one_tree(load, settings)
-
-
-def _random_trees(load: Load, settings: Mapping[str, Value]) -> float:
-    return 0.35 * _trees(load, settings)
-
-
-def _histograms(load: Load, settings: Mapping[str, Value]) -> float:
-    trees = _number(settings, "max_iter", 100) * (load.classes if load.classes > 2 else 1)
-    leaves = min(_number(settings, "max_leaf_nodes", 31), load.rows / _number(settings, "min_samples_leaf", 20) + 1)
-    return 0.02 + trees * (1.2e-3 + 3e-8 * load.rows * load.columns + leaves * (5e-5 + 1.5e-6 * load.columns))
-
-
-def _gradient(load: Load, settings: Mapping[str, Value]) -> float:
-    trees = _number(settings, "n_estimators", 100) * (load.classes if load.classes > 2 else 1)
-    share = _number(settings, "max_features", 1.0) * _number(settings, "subsample", 1.0)
-    return trees * (1.5e-3 + 1.2e-7 * load.rows * load.columns * share * _number(settings, "max_depth", 3))
-
-
-def _network(load: Load, settings: Mapping[str, Value]) -> float:
-    sizes = settings.get("hidden_layer_sizes", (64,))
-    width = sum(sizes) if isinstance(sizes, tuple) else 64
-    batches = math.ceil(load.rows / min(200, load.rows or 1))
-    return _number(settings, "max_iter", 150) * (0.0006 * batches + 1.2e-9 * load.rows * width * (load.columns + width))
+    cost: costs.Cost
 
 
 _WEIGHTS = Choice((None, "balanced"))
@@ -169,7 +40,7 @@ CLASSIFIERS: Mapping[str, Family] = {
         settings={"C": Real(1e-3, 100), "class_weight": _WEIGHTS},
         fixed="max_iter=400",
         wants_scaling=True,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "sgd": Family(
         title="elastic-net logistic regression by stochastic gradient descent",
@@ -178,7 +49,7 @@ CLASSIFIERS: Mapping[str, Family] = {
         fixed='loss="log_loss", penalty="elasticnet", random_state=SEED',
         wants_scaling=True,
         weight=0.5,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "lda": Family(
         title="linear discriminant analysis",
@@ -186,7 +57,7 @@ CLASSIFIERS: Mapping[str, Family] = {
         settings={"shrinkage": Real(1e-3, 1.0)},
         fixed='solver="lsqr"',
         weight=0.7,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "qda": Family(
         title="quadratic discriminant analysis",
@@ -195,14 +66,14 @@ CLASSIFIERS: Mapping[str, Family] = {
         wants_scaling=True,
         full_rank=True,
         weight=0.5,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "naive_bayes": Family(
         title="Gaussian naive Bayes",
         path="sklearn.naive_bayes.GaussianNB",
         settings={"var_smoothing": Real(1e-9, 1.0)},
         weight=0.5,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "neighbours": Family(
         title="nearest neighbours",
@@ -213,7 +84,7 @@ CLASSIFIERS: Mapping[str, Family] = {
             "p": Choice((1, 2)),
         },
         wants_scaling=True,
-        cost=_neighbours,
+        cost=costs.neighbours,
     ),
     "svm": Family(
         title="a support vector machine",
@@ -228,7 +99,7 @@ CLASSIFIERS: Mapping[str, Family] = {
         wants_scaling=True,
         has_probabilities=False,
         most_rows=8_000,
-        cost=_kernel,
+        cost=costs.kernel,
     ),
     "tree": Family(
         title="a decision tree",
@@ -236,7 +107,7 @@ CLASSIFIERS: Mapping[str, Family] = {
         settings={"max_depth": Whole(2, 14), "min_samples_leaf": Whole(1, 40), "class_weight": _WEIGHTS},
         fixed="random_state=SEED",
         weight=0.6,
-        cost=_one_tree,
+        cost=costs.one_tree,
     ),
     "forest": Family(
         title="a random forest",
@@ -249,7 +120,7 @@ CLASSIFIERS: Mapping[str, Family] = {
             "class_weight": _WEIGHTS,
         },
         fixed="random_state=SEED",
-        cost=_trees,
+        cost=costs.trees,
     ),
     "extra_trees": Family(
         title="extremely randomised trees",
@@ -262,7 +133,7 @@ CLASSIFIERS: Mapping[str, Family] = {
             "class_weight": _WEIGHTS,
         },
         fixed="random_state=SEED",
-        cost=_random_trees,
+        cost=costs.random_trees,
     ),
     "hist_boosting": Family(
         title="histogram gradient boosting",
@@ -277,7 +148,7 @@ CLASSIFIERS: Mapping[str, Family] = {
             "class_weight": _WEIGHTS,
         },
         fixed="random_state=SEED",
-        cost=_histograms,
+        cost=costs.histograms,
     ),
     "gradient_boosting": Family(
         title="gradient boosting",
@@ -290,7 +161,7 @@ CLASSIFIERS: Mapping[str, Family] = {
             "max_features": _SHARE,
         },
         fixed="random_state=SEED",
-        cost=_gradient,
+        cost=costs.gradient,
     ),
     "network": Family(
         title="a small neural network",
@@ -304,7 +175,7 @@ CLASSIFIERS: Mapping[str, Family] = {
         },
         fixed="random_state=SEED",
         wants_scaling=True,
-        cost=_network,
+        cost=costs.network,
     ),
 }
 
@@ -314,7 +185,7 @@ REGRESSORS: Mapping[str, Family] = {
         path="sklearn.linear_model.Ridge",
         settings={"alpha": Real(1e-3, 1e3)},
         wants_scaling=True,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "lasso": Family(
         title="the lasso",
@@ -323,7 +194,7 @@ REGRESSORS: Mapping[str, Family] = {
         fixed="max_iter=3000",
         wants_scaling=True,
         weight=0.7,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "elastic_net": Family(
         title="the elastic net",
@@ -331,7 +202,7 @@ REGRESSORS: Mapping[str, Family] = {
         settings={"alpha": Real(1e-4, 3), "l1_ratio": _SHARE},
         fixed="max_iter=3000",
         wants_scaling=True,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "bayesian_ridge": Family(
         title="Bayesian ridge regression",
@@ -339,7 +210,7 @@ REGRESSORS: Mapping[str, Family] = {
         settings={"alpha_1": Real(1e-7, 1e-2), "lambda_1": Real(1e-7, 1e-2)},
         wants_scaling=True,
         weight=0.5,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "huber": Family(
         title="Huber regression",
@@ -348,7 +219,7 @@ REGRESSORS: Mapping[str, Family] = {
         fixed="max_iter=300",
         wants_scaling=True,
         weight=0.5,
-        cost=_linear,
+        cost=costs.linear,
     ),
     "neighbours": Family(
         title="nearest neighbours",
@@ -359,7 +230,7 @@ REGRESSORS: Mapping[str, Family] = {
             "p": Choice((1, 2)),
         },
         wants_scaling=True,
-        cost=_neighbours,
+        cost=costs.neighbours,
     ),
     "svm": Family(
         title="support vector regression",
@@ -373,7 +244,7 @@ REGRESSORS: Mapping[str, Family] = {
         fixed="max_iter=20_000",
         wants_scaling=True,
         most_rows=8_000,
-        cost=_kernel,
+        cost=costs.kernel,
     ),
     "kernel_ridge": Family(
         title="kernel ridge regression",
@@ -385,7 +256,7 @@ REGRESSORS: Mapping[str, Family] = {
         },
         wants_scaling=True,
         most_rows=4_000,
-        cost=_cubic,
+        cost=costs.cubic,
     ),
     "tree": Family(
         title="a decision tree",
@@ -393,21 +264,21 @@ REGRESSORS: Mapping[str, Family] = {
         settings={"max_depth": Whole(2, 14), "min_samples_leaf": Whole(1, 40)},
         fixed="random_state=SEED",
         weight=0.6,
-        cost=_one_tree,
+        cost=costs.one_tree,
     ),
     "forest": Family(
         title="a random forest",
         path="sklearn.ensemble.RandomForestRegressor",
         settings={"n_estimators": Whole(25, 300), "max_features": _SHARE, "min_samples_leaf": Whole(1, 15)},
         fixed="random_state=SEED",
-        cost=_trees,
+        cost=costs.trees,
     ),
     "extra_trees": Family(
         title="extremely randomised trees",
         path="sklearn.ensemble.ExtraTreesRegressor",
         settings={"n_estimators": Whole(25, 300), "max_features": _SHARE, "min_samples_leaf": Whole(1, 15)},
         fixed="random_state=SEED",
-        cost=_random_trees,
+        cost=costs.random_trees,
     ),
     "hist_boosting": Family(
         title="histogram gradient boosting",
@@ -422,7 +293,7 @@ REGRESSORS: Mapping[str, Family] = {
             "loss": Choice(("squared_error", "squared_error", "absolute_error")),
         },
         fixed="random_state=SEED",
-        cost=_histograms,
+        cost=costs.histograms,
     ),
     "gradient_boosting": Family(
         title="gradient boosting",
@@ -435,7 +306,7 @@ REGRESSORS: Mapping[str, Family] = {
             "max_features": _SHARE,
         },
         fixed="random_state=SEED",
-        cost=_gradient,
+        cost=costs.gradient,
     ),
     "network": Family(
         title="a small neural network",
@@ -449,7 +320,7 @@ REGRESSORS: Mapping[str, Family] = {
         },
         fixed="random_state=SEED",
         wants_scaling=True,
-        cost=_network,
+        cost=costs.network,
     ),
 }
 

@@ -5,13 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from openmle_gym.policies.recipe_grammar import (
-    Recipe,
-    Reduce,
-    cheaper,
-    feature_limit,
-    plain_recipe,
-)
+from openmle_gym.policies.recipe_grammar import Recipe, Reduce
+from openmle_gym.policies.recipe_moves import cheaper, feature_limit, plain_recipe
 from openmle_gym.policies.recipe_prompt import TaskFacts
 
 Slip = Callable[[str, Random], str]

@@ -96,6 +96,11 @@ class TaskFacts:
         """How many features train.csv has, also where its profile was shortened."""
         return max(1, self.train.column_count - len(self.train.columns) + len(self.features))
 
+    @property
+    def shortened(self) -> bool:
+        """Whether there are features that the profile does not show."""
+        return len(self.features) < self.feature_count
+
     @cached_property
     def numeric_count(self) -> int:
         """About how many features are numbers."""
@@ -115,7 +120,7 @@ class TaskFacts:
     @cached_property
     def has_missing(self) -> bool:
         """Whether a feature has gaps in train or test; so assumed where the profile was shortened."""
-        if len(self.features) < self.feature_count:
+        if self.shortened:
             return True
         return any(c.missing for table in (self.train, self.test) for c in table.columns if c.name not in self.targets)
 

@@ -20,14 +20,8 @@ from openmle_gym.chat import Completion, Message, Usage
 from openmle_gym.operators import Operator
 from openmle_gym.policies.recipe_code import describe, render_program
 from openmle_gym.policies.recipe_faults import mend, simpler, too_wide, with_slip
-from openmle_gym.policies.recipe_grammar import (
-    Recipe,
-    changed_genes,
-    cross_recipes,
-    draw_recipe,
-    improve_recipe,
-    parse_recipe,
-)
+from openmle_gym.policies.recipe_grammar import Recipe, changed_genes, parse_recipe
+from openmle_gym.policies.recipe_moves import cross_recipes, draw_recipe, improve_recipe
 from openmle_gym.policies.recipe_prompt import Parent, ReadPrompt, TaskFacts, read_prompt
 
 SLIP_RATE = 0.06

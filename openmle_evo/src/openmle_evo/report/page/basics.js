@@ -40,13 +40,13 @@ const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : 
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
 const moment = (iso) => iso.replace("T", " ").replace(/\.\d+/, "").replace("Z", " UTC");
 
-function number(value) {
+function number(value, digits = 6) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e9 || size < 1e-4 ? value.toExponential(4) : size >= 1e6 ? value.toFixed(0) : value.toPrecision(6);
+  return size >= 1e9 || size < 1e-4 ? value.toExponential(digits - 2) : size >= 10 ** (digits - 1) ? value.toFixed(0) : value.toPrecision(digits);
 }
 
-const signed = (value) => (value > 0 ? "+" : value < 0 ? "\u2212" : "\u00b1") + number(Math.abs(value));
+const signed = (value) => (value > 0 ? "+" : value < 0 ? "\u2212" : "\u00b1") + number(Math.abs(value), 4);
 
 function seconds(value) {
   if (value < 60) return `${value.toFixed(value < 10 ? 2 : 1)} s`;

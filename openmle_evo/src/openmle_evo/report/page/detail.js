@@ -76,7 +76,7 @@ function facts(attempt) {
   const usage = attempt.usage;
   const rows = [
     ["Outcome", words(attempt.outcome)],
-    ["Gain over best parent", attempt.gain === null ? null : attempt.gain === 0 ? "none" : `${number(Math.abs(attempt.gain))} ${attempt.gain > 0 ? "better" : "worse"}`],
+    ["Gain over best parent", attempt.gain === null ? null : attempt.gain === 0 ? "none" : `${number(Math.abs(attempt.gain), 4)} ${attempt.gain > 0 ? "better" : "worse"}`],
     ["Self-reported", attempt.self_reported ? `${number(attempt.self_reported.value)} (printed by the program; not used)` : null],
     ["Test", attempt.test ? number(attempt.test.value) : null],
     ["Method family", attempt.family],

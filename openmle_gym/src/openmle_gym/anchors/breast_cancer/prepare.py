@@ -1,4 +1,4 @@
-"""Splits the breast-cancer data: the ten mean measurements of a tumour, malignant or benign."""
+"""Splits the breast-cancer data: texture and shape of a tumour's cell nuclei, malignant or benign."""
 
 import hashlib
 from pathlib import Path
@@ -8,6 +8,7 @@ import pandas as pd
 SEED = "breast-cancer/0"
 TRAIN_ROWS = 149
 ID, TARGET = "sample_id", "malignant"
+MEASURED = ["texture", "smoothness", "compactness", "symmetry", "fractal_dimension"]
 
 DESCRIPTION = """\
 # Malignant or benign?
@@ -17,7 +18,8 @@ DESCRIPTION = """\
 Each row describes the cell nuclei in a digitised image of a fine-needle aspirate of a breast mass. Predict the
 probability that the mass is malignant.
 
-The labelled sample is deliberately small: a good solution generalises from {train} examples.
+The size of the nuclei, which alone tells much, is not given; their texture and shape are. The labelled sample is
+deliberately small: a good solution generalises from {train} examples.
 
 ## Evaluation
 
@@ -41,11 +43,11 @@ For every `{id}` in `test.csv`, predict a probability between 0 and 1:
 ## Columns
 
 - `{id}`: number of the row
-- `radius`, `texture`, `perimeter`, `area`: mean over the nuclei of the image; texture is the spread of grey values
+- `texture`: spread of the grey values, mean over the nuclei of the image, as are all that follow
 - `smoothness`: local variation of the radius
 - `compactness`: perimeter² / area − 1
-- `concavity`, `concave_points`: how deep, and how many, the concave parts of the contour are
-- `symmetry`, `fractal_dimension`: symmetry of the nuclei, and the "coastline approximation" of their contour − 1
+- `symmetry`: of the nuclei
+- `fractal_dimension`: the "coastline approximation" of their contour − 1
 - `{target}` (train only): 1 for a malignant mass, 0 for a benign one
 """
 
@@ -58,8 +60,7 @@ def order_of(index: int) -> str:
 def prepare(raw: Path, public: Path, private: Path) -> None:
     """Writes the task's public and private files from `raw/breast_cancer.csv`."""
     frame = pd.read_csv(raw / "breast_cancer.csv")
-    measured = [column for column in frame.columns if column.startswith("mean ")]
-    table = frame[measured].rename(columns=lambda column: column.removeprefix("mean ").replace(" ", "_"))
+    table = frame[[f"mean {name.replace('_', ' ')}" for name in MEASURED]].set_axis(MEASURED, axis=1)
     table[TARGET] = (frame["target"] == 0).astype(int)
 
     # In the order of (label, hash) every k-th row is taken, so both parts have the same share of each label.

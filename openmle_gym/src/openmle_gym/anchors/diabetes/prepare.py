@@ -42,8 +42,10 @@ For every `{id}` in `test.csv`, predict a number:
 - `sex`: one of two codes, 1 and 2
 - `bmi`: body mass index
 - `bp`: average blood pressure
-- `s1` to `s6`: blood serum: total cholesterol, low-density lipoproteins, high-density lipoproteins, total cholesterol /
-  HDL, logarithm of triglycerides (possibly), blood sugar
+- `s1`, `s2`, `s3`: blood serum: total cholesterol, low-density lipoproteins, high-density lipoproteins
+- `s4`: total cholesterol / high-density lipoproteins
+- `s5`: possibly the logarithm of triglycerides
+- `s6`: blood sugar
 - `{target}` (train only): progression of the disease after one year, 25 to 346
 """
 

@@ -1,0 +1,190 @@
+"""A group's rewards by the named presets."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from openmle_erl.rewards import PAPER, PRESETS, ROBUST, GapPenalty, RewardTask, group_advantages, group_rewards
+from openmle_gym.jobs import Outcome
+
+ACCURACY = RewardTask(higher_is_better=True, static_best=1.0, static_worst=0.0)
+RMSE = RewardTask(higher_is_better=False, static_best=0.0)
+
+
+def test_the_papers_lone_score_earns_one_and_ours_what_it_is_worth() -> None:
+    paper = group_rewards([0.001, None, None], task=ACCURACY, settings=PAPER)
+    np.testing.assert_array_equal(paper.rewards, [1.0, 0.0, 0.0])
+    robust = group_rewards([0.001, None, None], task=ACCURACY)
+    np.testing.assert_allclose(robust.rewards, [0.05 + 0.95 * 0.001, 0.0, 0.0])
+
+
+def test_one_earlier_score_ends_the_papers_lone_score_rule() -> None:
+    rewards = group_rewards([0.5, None], task=ACCURACY, settings=PAPER, history=[0.9]).rewards
+    # Worst 0.5 - 0.25 * 0.4 = 0.4, best 0.9.
+    np.testing.assert_allclose(rewards, [0.2, 0.0])
+
+
+def test_the_papers_saturated_frontier_gives_the_record_nothing_and_ours_everything() -> None:
+    task = RewardTask(higher_is_better=True)
+    paper = group_rewards([0.9, 0.8999], task=task, settings=PAPER, history=[0.9] * 16)
+    np.testing.assert_array_equal(paper.rewards, [0.0, 0.0])
+    robust = group_rewards([0.9, 0.8999], task=task, history=[0.9] * 16)
+    assert robust.rewards[0] == 1.0
+    assert 0.05 <= robust.rewards[1] < 1.0
+
+
+def test_with_a_long_history_an_ordinary_program_still_earns_more_than_a_crash() -> None:
+    generator = np.random.default_rng(0)
+    history = np.round(0.97 + 0.03 * generator.random(400), 4)
+    scores = [0.6, 0.9, 0.9995, None]
+    paper = group_rewards(scores, task=ACCURACY, settings=PAPER, history=history).rewards
+    np.testing.assert_array_equal(paper[[0, 1, 3]], 0.0)
+    robust = group_rewards(scores, task=ACCURACY, history=history).rewards
+    assert robust[3] == 0.0
+    assert 0.05 <= robust[0] <= robust[1] < robust[2] <= 1.0
+
+
+def test_repeats_of_one_program_are_one_score_in_ours_and_many_in_the_papers() -> None:
+    history, programs = [0.9] * 20 + [0.8, 0.7], ["record"] * 20 + ["b", "c"]
+    common = {"task": ACCURACY, "history": history, "history_programs": programs, "programs": ["d", "e"]}
+    paper = group_rewards([0.8, 0.6], settings=PAPER, **common)
+    np.testing.assert_array_equal(paper.rewards, [0.0, 0.0])
+    robust = group_rewards([0.8, 0.6], **common)
+    # Programs 0.9, 0.8, 0.7, 0.8, 0.6: worst 0.6 lowered by a quarter of 0.3.
+    assert robust.bounds == pytest.approx((0.525, 0.9))
+    np.testing.assert_allclose(robust.rewards, 0.05 + 0.95 * np.array([0.275, 0.075]) / 0.375)
+
+
+def test_only_the_latest_programs_of_a_history_count_in_ours() -> None:
+    history = [0.99] * 20 + [0.5 + 0.0001 * i for i in range(256)]
+    bounds = group_rewards([0.5, 0.55], task=ACCURACY, history=history).bounds
+    assert bounds is not None
+    assert bounds.best == 0.55
+
+
+def test_each_failure_earns_its_reward_and_hacks_never_enter_the_frontier() -> None:
+    outcomes = ["code_missing", "rejected", "unverified", "code_execution_error", "timeout", "success", "success"]
+    scores = [None, 0.999, 0.999, None, None, 0.4, 0.6]
+    for settings in (PAPER, ROBUST):
+        result = group_rewards(scores, task=ACCURACY, settings=settings, outcomes=outcomes)
+        np.testing.assert_array_equal(result.rewards[:5], [-1.0, -0.5, -0.5, 0.0, 0.0])
+        assert result.rewards[6] == 1.0
+        assert result.bounds is not None
+        assert result.bounds.best == 0.6
+
+
+def test_outcomes_may_be_the_gyms() -> None:
+    result = group_rewards([None, 0.5], task=ACCURACY, outcomes=[Outcome.REJECTED, Outcome.SUCCESS])
+    np.testing.assert_allclose(result.rewards, [-0.5, 0.05 + 0.95 * 0.5])
+
+
+def test_infrastructure_is_masked_in_ours_and_zero_in_the_papers() -> None:
+    scores, outcomes = [0.2, 0.8, None, 0.99], ["success", "success", "infrastructure", "infrastructure"]
+    robust = group_rewards(scores, task=ACCURACY, outcomes=outcomes)
+    paper = group_rewards(scores, task=ACCURACY, settings=PAPER, outcomes=outcomes)
+    np.testing.assert_array_equal(np.isnan(robust.rewards), [False, False, True, True])
+    np.testing.assert_array_equal(paper.rewards[2:], 0.0)
+    assert robust.bounds == paper.bounds == pytest.approx((0.05, 0.8))
+    advantages = group_advantages(robust.rewards, [0] * 4, ROBUST.advantages)
+    np.testing.assert_array_equal(advantages[2:], 0.0)
+    assert advantages[1] > 0 > advantages[0]
+
+
+def test_a_success_without_a_usable_score_is_a_failed_scoring() -> None:
+    result = group_rewards([math.nan, 0.5, 0.6], task=ACCURACY, outcomes=["success"] * 3)
+    assert result.rewards[0] == 0.0
+
+
+def test_an_unchanged_program_earns_nothing() -> None:
+    result = group_rewards([0.9, 0.5], task=ACCURACY, outcomes=["unchanged", "success"])
+    assert result.rewards[0] == 0.0
+    assert result.bounds is not None
+    assert result.bounds.best == 0.9
+
+
+def test_the_papers_bonus_takes_a_child_to_one_and_a_half_and_stays_out_of_its_base_reward() -> None:
+    result = group_rewards([0.9, 0.5, 0.1], task=ACCURACY, settings=PAPER, parent_rewards=[0.0, 0.0, math.nan])
+    # Bounds 0.1 - 0.25 * 0.8 = -0.1, cut to 0, and 0.9.
+    np.testing.assert_allclose(result.base_rewards, [1.0, 5 / 9, 1 / 9])
+    np.testing.assert_allclose(result.rewards, [1.5, 5 / 9 * 1.5, 1 / 9])
+
+
+def test_a_parents_score_is_mapped_on_the_groups_own_bounds() -> None:
+    gated = replace(ROBUST, parent_strategy="gate")
+    result = group_rewards([0.5, 0.7, 0.9], task=ACCURACY, settings=gated, parent_scores=[0.6, 0.6, None])
+    free = group_rewards([0.5, 0.7, 0.9], task=ACCURACY)
+    np.testing.assert_array_equal(result.rewards, [0.0, free.rewards[1], 1.0])
+    with pytest.raises(ValueError, match="not both"):
+        group_rewards([0.5], task=ACCURACY, parent_scores=[0.5], parent_rewards=[0.5])
+
+
+def test_a_gap_between_claim_and_grade_costs_reward_only_where_it_is_switched_on() -> None:
+    strict = replace(PAPER, gap_penalty=GapPenalty())
+    scores, claimed = [0.80, 0.60], [0.85, 0.60]
+    task = replace(ACCURACY, gap_denominator=1.0)
+    plain = group_rewards(scores, task=task, settings=PAPER, claimed=claimed).rewards
+    penalised = group_rewards(scores, task=task, settings=strict, claimed=claimed).rewards
+    np.testing.assert_allclose(plain, [1.0, 0.2])
+    np.testing.assert_allclose(penalised, [1.0 - 0.05 / 0.12, 0.2])
+
+
+def test_progress_is_on_fixed_bounds_while_the_reward_moves() -> None:
+    early = group_rewards([0.5, 0.6], task=ACCURACY, history=[0.2, 0.3])
+    late = group_rewards([0.5, 0.6, None], task=ACCURACY, history=[0.9 + 0.001 * i for i in range(40)])
+    np.testing.assert_allclose(early.progress, [0.5, 0.6])
+    np.testing.assert_allclose(late.progress, [0.5, 0.6, np.nan])
+    assert late.rewards[1] < early.rewards[1]
+
+
+def test_progress_may_have_bounds_of_its_own_and_needs_some() -> None:
+    assert np.isnan(group_rewards([2.0, 3.0], task=RMSE).progress).all()
+    task = replace(RMSE, progress_best=1.0, progress_worst=5.0)
+    np.testing.assert_allclose(group_rewards([2.0, 3.0, 9.0], task=task).progress, [0.75, 0.5, 0.0])
+
+
+def test_where_lower_is_better_the_lowest_score_earns_most() -> None:
+    rewards = group_rewards([2.0, 1.0, 4.0], task=RMSE).rewards
+    assert rewards[1] == 1.0
+    assert rewards[0] > rewards[2] > 0.0
+
+
+def test_the_medal_variant_gives_one_for_a_medal_and_normalises_by_group() -> None:
+    settings = PRESETS["medal_binary"]
+    task = RewardTask(higher_is_better=False, bronze=0.3)
+    result = group_rewards([0.3, 0.31, None, 0.1], task=task, settings=settings)
+    np.testing.assert_array_equal(result.rewards, [1.0, 0.0, 0.0, 1.0])
+    advantages = group_advantages(result.rewards, [0] * 4, settings.advantages)
+    np.testing.assert_allclose(advantages, np.array([0.5, -0.5, -0.5, 0.5]) / (math.sqrt(1 / 3) + 1e-6))
+    with pytest.raises(ValueError, match="bronze"):
+        group_rewards([0.3], task=RMSE, settings=settings)
+
+
+def test_the_human_rank_variant_gives_the_share_of_teams_not_ahead() -> None:
+    task = RewardTask(higher_is_better=False, leaderboard=(0.1, 0.2, 0.3, 0.4, 0.5))
+    result = group_rewards([0.2, 0.45, None], task=task, settings=PRESETS["human_rank"])
+    np.testing.assert_allclose(result.rewards, [0.75, 0.0, 0.0])
+    with pytest.raises(ValueError, match="leaderboard"):
+        group_rewards([0.3], task=RMSE, settings=PRESETS["human_rank"])
+
+
+@pytest.mark.parametrize("mapping", ["margin_tanh", "percentile"])
+def test_the_other_mappings_turn_the_direction_too(mapping: str) -> None:
+    settings = replace(PAPER, mapping=mapping)  # pyright: ignore[reportArgumentType]
+    rewards = group_rewards([1.0, 9.0], task=RMSE, settings=settings, history=[float(i) for i in range(20)]).rewards
+    assert rewards[0] > rewards[1]
+
+
+def test_newreward_is_the_papers_preset() -> None:
+    assert PRESETS["newreward"] is PRESETS["paper"] is PAPER
+    assert PAPER.advantages.published
+    assert PRESETS["robust"] is ROBUST
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="outcome 1: unknown label 'success!'"):
+        group_rewards([0.5, 0.6], task=ACCURACY, outcomes=["success", "success!"])
+    with pytest.raises(ValueError, match="1 outcomes for 2 scores"):
+        group_rewards([0.5, 0.6], task=ACCURACY, outcomes=["success"])
+    with pytest.raises(ValueError, match=r"one-dimensional, got shape \(1, 1\)"):
+        group_rewards([[0.5]], task=ACCURACY)
