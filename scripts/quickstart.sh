@@ -30,4 +30,3 @@ done
 # The search: drafts, improves, debugs and crosses programs; then grades the best one, once, on the test split.
 openmle-evo search task="tasks/$task" service="$(cat "$run/sandbox.url")" run_dir="$run" \
     steps="$steps" workers="$workers" seed="${SEED:-0}" >/dev/null
-openmle-evo show "$run"

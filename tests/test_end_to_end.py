@@ -114,6 +114,6 @@ def test_the_quickstart_runs_from_the_clone_to_a_graded_program(tmp_path: Path) 
     assert final.sample_submission is not None
     assert final.test.utility > final.sample_submission.utility
     assert final.standing is not None
-    assert str(run / "report.html") in done.stdout.replace("\n", "")
+    assert str(run / "report.html") in done.stderr.replace("\n", "")
     assert (run / "report.html").stat().st_size > 10_000
     assert not subprocess.run(["pgrep", "-f", str(run / "sandbox")], capture_output=True, check=False).stdout

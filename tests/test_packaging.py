@@ -36,4 +36,3 @@ def test_a_layer_installs_alone_and_its_command_answers(
     assert shown in run(binaries / command[0], *command[1:], cwd=tmp_path)
     listed = run(binaries / "python", "-m", "pip", "list", "--format=freeze", cwd=tmp_path).lower()
     assert not any(heavy in listed for heavy in ("torch", "ray=", "scikit-learn", "transformers"))
-

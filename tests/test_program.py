@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from openmle_gym.errors import ReplyError
 from openmle_gym.program import Program, parse_reply, program_id
 
-REPLIES = Path(__file__).parent / "fixtures" / "replies"
+REPLIES = Path(__file__).parent / "fixtures" / "replies"  # .txt, for a formatter changes the code in .md files
 OK = 'import pandas as pd\nprint("OK_MARK")\n'
 NESTED = 'DOC = """\n```\ninner\n```\n"""\n' + OK
 FENCED = f"```python\n{OK}```\n"
@@ -19,6 +19,12 @@ LONG = (
     + "frame = pd.DataFrame({'id': [1], 'target': [step_1]})\n"
     + "frame.to_csv('submission.csv', index=False)\n"
 )
+FORGETFUL = (
+    "import pandas as pd\n"
+    + "".join(f"part_{i} = os.name\n" for i in range(6))
+    + "pd.DataFrame({'id': [1]}).to_csv('submission.csv')\n"
+)
+SHORT = "import pandas as pd\nframe = pd.DataFrame({'id': [1]})\nframe.to_csv('submission.csv')\n"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +41,7 @@ LONG = (
     ],
 )
 def test_the_final_program_of_a_collected_reply_is_found(name: str, source: str) -> None:
-    reply = (REPLIES / f"{name}.md").read_bytes().decode()
+    reply = (REPLIES / f"{name}.txt").read_bytes().decode()
     program = parse_reply(reply)
     assert program.source == source
     assert program.syntax_error is None
@@ -44,7 +50,7 @@ def test_the_final_program_of_a_collected_reply_is_found(name: str, source: str)
 @pytest.mark.parametrize("name", ["09_think_unclosed", "17_prose_only"])
 def test_a_collected_reply_without_a_program_is_no_code(name: str) -> None:
     with pytest.raises(ReplyError) as caught:
-        parse_reply((REPLIES / f"{name}.md").read_text())
+        parse_reply((REPLIES / f"{name}.txt").read_text())
     assert caught.value.code == "no_code"
 
 
@@ -79,6 +85,7 @@ ACCEPTED = {
     "block quote": ("Plan.\n> ```python\n" + indented(OK, "> ") + "> ```\nDone.", OK),
     "nested block quote": (">> ```python\n" + indented(OK, ">> ") + ">> ```\n", OK),
     "markdown around it all": (f"```markdown\n# Plan\nLoad.\n```python\n{OK}```\n```\n", OK),
+    "a longer markdown fence around it all": (f"````markdown\n# Plan\n```python\n{OK}```\n````\n", OK),
     "invisible characters around fences": (f"\ufeff\u200b```python\u200b\n{OK}\u00a0```\u200b\n", OK),
     "non-breaking spaces in the code": (
         "```python\nif True:\n\u00a0\u00a0\u00a0\u00a0x = 1\n```",
@@ -116,6 +123,7 @@ ACCEPTED = {
     ),
     "tags in bare code": (f'X = """\n<think>\n"""\n{OK}', f'X = """\n<think>\n"""\n{OK}'),
     "tags spoken of": (f"I strip `<think>` and `</think>` from the text.\n{FENCED}", OK),
+    "a closing tag spoken of after the program": (f"{FENCED}I strip the `</think>` tag.", OK),
     "a tag spoken of": (f"The <think> tag is stripped.\n{FENCED}", OK),
     "draft that names the tag": (f"<think>\n```python\nre.sub('</think>', '')\n{DRAFT}```\n</think>\n{FENCED}", OK),
     # Which block.
@@ -131,11 +139,18 @@ ACCEPTED = {
     "shell left open, then the program": (f"```bash\npip install x\n{FENCED}", OK),
     "text left open, then the program": (f"Output:\n```\nsome text\n{FENCED}", OK),
     "old program left open, then the final": (f"```python\n{DRAFT}\nBetter:\n{FENCED}", OK),
+    "old program left open, then the final after prose": (f"```python\n{DRAFT}\nBetter: {FENCED}", OK),
     "stray fence before the program": (f"```\n\nPlan.\n\n{FENCED}", OK),
     "usage of the program's own names": (f"{FENCED}For instance:\n```python\npd.read_csv('x')\n```", OK),
     "usage after a long program": (f"```python\n{LONG}```\n```python\nimport os\nprint(os.listdir())\n```", LONG),
     "patch after a long program": (f"```python\n{LONG}```\nOr:\n```python\nframe['target'] = step_2\n```", LONG),
     "printed model after the program": (f"```python\n{LONG}```\n```\npd.DataFrame()\n```", LONG),
+    "printed call after the program": (f"{FENCED}```\nModel(depth=3)\n```", OK),
+    "final program that forgot an import of the draft": (f"```python\n{LONG}```\n```python\n{FORGETFUL}```", FORGETFUL),
+    "longer program without imports after a short one": (
+        f"```python\n{SHORT}```\nBetter:\n```python\n{SHORT.split(chr(10), 1)[1] * 2}```",
+        SHORT.split("\n", 1)[1] * 2,
+    ),
     "short final program after a long draft": (
         f"```python\n{LONG}```\nSimpler:\n```python\n" + "\n".join(LONG.splitlines()[:8]) + "\n```",
         "\n".join(LONG.splitlines()[:8]) + "\n",
@@ -153,6 +168,10 @@ ACCEPTED = {
     "fence in a string with an inner tag": (
         f"```python\nX = '''\n```python\nx\n```\n'''\n{OK}```",
         f"X = '''\n```python\nx\n```\n'''\n{OK}",
+    ),
+    "unclosed string in an older block, closed by chance": (
+        f'```python\nx = """oops\n```\nFinal:\n```python\nq = \'"""\'\n{OK}```',
+        f'q = \'"""\'\n{OK}',
     ),
     "unclosed string in an older block": (f'```python\nx = """oops\n```\nFinal:\n{FENCED}', OK),
     "bare code with fences in a string": (NESTED, NESTED),
@@ -187,6 +206,11 @@ NO_CODE = {
     "program in the thinking only": f"<think>\n{FENCED}</think>\nI cannot do it.",
     "program in thinking that never ends": f"<think>\nimport os\n{FENCED}",
     "bare code in thinking that never ends": f"<think>\n{OK}",
+    "draft before only the closing tag": f"```python\n{DRAFT}```\n</think>\nI cannot do it.",
+    "open draft before only the closing tag": "```python\nimport os\nfor (\n</think>\nI cannot do it.",
+    "unending thinking that names its tag": f"<think>\nre.sub('</think>', '')\n```python\n{DRAFT}```\nHm.",
+    "text that shows another block": f"~~~text\n~~~bash\n{OK}~~~\n",
+    "text with shorter fences": f"````text\n```\n{OK}```\n````\n",
     "table": "| a | b |\n|---|---|\n| 1 | 2 |\n",
     "CSV block": "```\nid,target\n1,0.5\n2,0.7\n```",
 }
@@ -240,6 +264,10 @@ def test_a_complete_program_survives_what_is_cut_after_it(rest: str) -> None:
     assert parse_reply(f"{FENCED}{rest}", truncated=True).source == OK
 
 
+def test_a_block_quote_that_ends_closes_its_block() -> None:
+    assert parse_reply("> ```python\n" + indented(OK, "> ") + "\nDone.", truncated=True).source == OK
+
+
 def test_an_open_example_after_a_complete_program_changes_nothing() -> None:
     assert parse_reply(f"{FENCED}For instance:\n```python\npd.read_csv(").source == OK
 
@@ -277,7 +305,7 @@ def test_source_that_breaks_the_parser_has_a_syntax_error(source: str, words: st
 
 
 def test_the_plan_is_the_prose_without_thinking_and_without_code() -> None:
-    reply = f"<think>secret</think>\nFirst load.\n\n```python\n{OK}```\n\nThen:\n```bash\nrun\n```\n<answer>\nDone.\n</answer>"
+    reply = f"Secret.</think><think>secret</think>\nFirst load.\n\n```python\n{OK}```\n\nThen:\n```bash\nrun\n```\n<answer>\nDone.\n</answer>"
     plan = parse_reply(reply).plan
     assert plan.split() == ["First", "load.", "Then:", "Done."]
 

@@ -210,7 +210,7 @@ def test_drafts_are_plans_with_one_program_that_the_reviewer_lets_pass():
         assert found.plan
         assert found.syntax_error is None
         assert review_program(found).accepted
-        assert max(len(line) for line in found.source.splitlines() if not line.startswith("# recipe")) <= 160
+        assert max(len(line) for line in found.source.splitlines()[2:]) <= 140
         lengths.append(found.source.count("\n"))
     assert 30 <= np.median(lengths) <= 90
 
@@ -413,7 +413,7 @@ class Trial:
     def __init__(self, package: TaskPackage, policy: RecipePolicy) -> None:
         self.task = public_task(package)
         self.policy = policy
-        self.executor = LocalExecutor(task_root=package.root.parent, runner=RUNNER)
+        self.executor = LocalExecutor(task_root=package.root.parent, runner=RUNNER, parallel=2)
         self.settings = JobSettings(data_dir=package.name, timeout_seconds=60)
         self.cards: list[ExperienceCard] = []
 
@@ -428,8 +428,9 @@ class Trial:
             parents=tuple(parent.attempt for parent in parents),
             selection=Selection(reason="test"),
         )
-        self.cards.append(await evaluate_reply(reply, attempt, executor=self.executor, settings=self.settings))
-        return self.cards[-1]
+        card = await evaluate_reply(reply, attempt, executor=self.executor, settings=self.settings)
+        self.cards.append(card)
+        return card
 
 
 KINDS = [(["price"], "rmse"), (["quality"], "f1"), (["dear"], "auc"), (["price", "age"], "mae")]
@@ -448,8 +449,7 @@ async def test_a_draft_runs_and_its_own_estimate_is_printed(tmp_path, target, me
 @pytest.mark.parametrize(("target", "metric"), [*KINDS, (["quality"], "balanced_accuracy"), (["dear"], "log_loss")])
 async def test_programs_run_on_every_kind_of_table(tmp_path, target, metric):
     trial = Trial(await package_of(tmp_path, target, metric), STEADY)
-    for seed in range(12):
-        await trial.attempt(Operator.DRAFT, seed=seed)
+    await asyncio.gather(*[trial.attempt(Operator.DRAFT, seed=seed) for seed in range(10)])
     failed = [f"{card.message}\n{card.source}" for card in trial.cards if card.outcome is not Outcome.SUCCESS]
     assert len(failed) <= 1, failed[0]
 
@@ -555,13 +555,12 @@ async def test_a_wide_table_whose_profile_is_shortened_is_handled(tmp_path):
 @pytest.mark.parametrize("name", ANCHORS)
 async def test_every_operator_works_on_an_anchor(tmp_path, name):
     trial = Trial(await build_anchor(name, tmp_path / name, runner=RUNNER), RecipePolicy())
-    for seed in range(14):
-        await trial.attempt(Operator.DRAFT, seed=seed)
-    drafts = [card for card in trial.cards if card.may_parent(Operator.IMPROVE)]
-    for seed in range(10):
-        await trial.attempt(Operator.IMPROVE, drafts[seed % len(drafts)], seed=seed)
-        await trial.attempt(Operator.CROSSOVER, drafts[seed % len(drafts)], drafts[(seed + 3) % len(drafts)], seed=seed)
+    drafts = await asyncio.gather(*[trial.attempt(Operator.DRAFT, seed=seed) for seed in range(12)])
+    good = [card for card in drafts if card.may_parent(Operator.IMPROVE)]
+    improves = [trial.attempt(Operator.IMPROVE, good[seed], seed=seed) for seed in range(8)]
+    crossovers = [trial.attempt(Operator.CROSSOVER, good[seed], good[seed + 1], seed=seed) for seed in range(8)]
+    await asyncio.gather(*improves, *crossovers)
     failed = [card for card in trial.cards if card.outcome is not Outcome.SUCCESS]
-    assert len(failed) <= 6, [card.message for card in failed]
-    mended = [await trial.attempt(Operator.DEBUG, card, seed=0) for card in failed]
-    assert sum(card.outcome is Outcome.SUCCESS for card in mended) >= len(mended) - 1, [c.message for c in mended]
+    assert len(failed) <= 5, [card.message for card in failed]
+    mended = await asyncio.gather(*[trial.attempt(Operator.DEBUG, card, seed=0) for card in failed])
+    assert all(card.outcome is Outcome.SUCCESS for card in mended), [card.message for card in mended]

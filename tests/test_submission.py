@@ -78,6 +78,7 @@ HARMLESS = {
     "rows in another order": b"id,target\n3,1\n1,0.25\n2,0.5\n",
     "columns in another order": b"target,id\n0.25,1\n0.5,2\n1,3\n",
     "UTF-8 mark": codecs.BOM_UTF8 + CLEAN,
+    "UTF-8 mark before a quote": codecs.BOM_UTF8 + b'"id",target\n1,0.25\n2,0.5\n3,1\n',
     "UTF-16": CLEAN.decode().encode("utf-16"),
     "big-endian UTF-16": codecs.BOM_UTF16_BE + CLEAN.decode().encode("utf-16-be"),
     "carriage returns": CLEAN.replace(b"\n", b"\r\n"),
@@ -220,6 +221,13 @@ def test_the_ids_na_and_nan_and_none_are_text() -> None:
 def test_large_integer_ids_do_not_run_together() -> None:
     answers = table("id,target\n9007199254740992,0\n9007199254740993,1")
     assert judged(b"id,target\n9007199254740992.0,1\n9007199254740993.0,2\n", answers=answers).code == "extra_id"
+    assert judged(b"id,target\n9007199254740992,1\n", answers=answers[1:]).code == "extra_id"
+
+
+def test_a_wanted_column_does_not_stand_in_for_another_in_another_case() -> None:
+    columns = Columns(id=("id",), target=("a", "A"))
+    verdict = judged(b"id,a\n1,0\n", answers=table("id,a,A\n1,0,0"), columns=columns)
+    assert (verdict.code, verdict.column) == ("missing_column", "A")
 
 
 def test_several_id_columns_name_a_row_together() -> None:
@@ -281,10 +289,11 @@ def test_a_label_takes_the_form_that_the_answers_have(
     assert predictions(judged(content, answers=answers, prediction="label")) == expected
 
 
-@pytest.mark.parametrize(("forms", "cell"), [("0,1", "cat"), ("0,2", "True"), ("True,False", "yes")])
+@pytest.mark.parametrize(("forms", "cell"), [("0,1", "cat"), ("0,1,2", "True"), ("True,False", "yes")])
 def test_text_among_labels_that_are_numbers_or_booleans_is_refused(forms: str, cell: str) -> None:
-    answers = pd.DataFrame({"id": ["1", "2"], "target": forms.split(",")}, dtype=str)
-    verdict = judged(f"id,target\n1,{cell}\n2,1\n".encode(), answers=answers, prediction="label")
+    labels = forms.split(",")
+    answers = pd.DataFrame({"id": [str(n) for n in range(len(labels))], "target": labels}, dtype=str)
+    verdict = judged(f"id,target\n0,{cell}\n1,1\n2,1\n".encode(), answers=answers, prediction="label")
     assert (verdict.code, verdict.row) == ("not_a_label", 1)
 
 

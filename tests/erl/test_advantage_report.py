@@ -34,10 +34,13 @@ def test_the_divergence_and_the_top_weight_are_those_of_the_weights() -> None:
     assert report.rows()[4]["beta"] is None
 
 
-def test_a_group_of_two_misses_the_budget() -> None:
+def test_a_group_of_two_misses_the_budget_unless_published() -> None:
     report = advantage_report([1.0, 0.0], [5, 5])
     assert report.budget_missed.tolist() == [True]
     assert report.effective_kl[0] == pytest.approx(0.75 * LOG_2)
+    published = advantage_report([1.0, 0.0], [5, 5], AdvantageSettings(published=True))
+    assert published.budget_missed.tolist() == [False]
+    assert published.beta[0] == 2.0**20
 
 
 def test_the_summary_counts_add_up() -> None:

@@ -91,9 +91,20 @@ def test_with_a_floor_scores_that_all_tie_are_placed_on_the_static_limits() -> N
     np.testing.assert_allclose(power_clip([0.3], without), [0.5], atol=1e-9)
 
 
-def test_with_a_floor_a_limit_that_all_scores_surpass_does_not_flatten_them() -> None:
-    bounds = adaptive_bounds([0.9, 0.95], [0.97], higher_is_better=True, static_best=0.8, span_floor=0.1)
-    assert np.all(np.diff(power_clip([0.9, 0.95, 0.97], bounds)) > 0)
+def test_with_a_floor_a_limit_that_all_scores_are_beyond_does_not_flatten_them() -> None:
+    scores = [0.9, 0.95, 0.97]
+    seen = pytest.approx(Bounds(worst=0.9 - 0.25 * 0.07, best=0.97))
+    assert adaptive_bounds(scores, [], higher_is_better=True, static_best=0.8, span_floor=0.1) == seen
+    assert adaptive_bounds(scores, [], higher_is_better=True, static_worst=1.2, span_floor=0.1) == seen
+    published = adaptive_bounds(scores, [], higher_is_better=True, static_worst=1.2)
+    np.testing.assert_array_equal(power_clip(scores, published), 0.0)
+
+
+def test_an_infinite_limit_is_an_unknown_one() -> None:
+    unknown = adaptive_bounds([0.4], [0.6], higher_is_better=False)
+    for infinity in (math.inf, -math.inf):
+        assert adaptive_bounds([0.4], [0.6], higher_is_better=False, static_best=infinity) == unknown
+        assert adaptive_bounds([0.4], [0.6], higher_is_better=False, static_worst=infinity) == unknown
 
 
 def test_a_lone_score_is_placed_on_the_static_limits() -> None:
@@ -127,6 +138,11 @@ def test_one_garbage_score_does_not_flatten_the_others_when_outliers_are_cut() -
     bounds = adaptive_bounds([], scores, higher_is_better=True, outlier_reach=4.0)
     # Best 0.60, median of the distinct scores 0.52: at most 4 * 0.08 below the best, then a quarter more.
     assert bounds == pytest.approx(Bounds(worst=0.6 - 0.32 * 1.25, best=0.6))
+
+
+def test_a_record_computed_twice_with_different_rounding_is_one_distinct_score() -> None:
+    bounds = adaptive_bounds([0.3, 0.1 + 0.2, -1.0], [0.3], higher_is_better=True, outlier_reach=4.0, span_floor=0.1)
+    np.testing.assert_allclose(power_clip([0.3, 0.1 + 0.2, -1.0], bounds), [1.0, 1.0, 0.2])
 
 
 def test_a_leap_is_not_cut_as_an_outlier() -> None:
@@ -171,8 +187,10 @@ def test_the_window_counts_programs_where_there_are_ids() -> None:
 
 
 def test_what_makes_no_sense_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="1 program ids for 3 scores"):
+    with pytest.raises(ValueError, match=r"0 \+ 1 program ids for 2 \+ 1 scores of history and group"):
         adaptive_bounds([0.1, 0.2], [0.3], higher_is_better=True, group_programs=["a"])
+    with pytest.raises(ValueError, match=r"1 \+ 2 program ids for 2 \+ 1 scores of history and group"):
+        adaptive_bounds([0.1, 0.2], [0.3], higher_is_better=True, history_programs=["a"], group_programs=["b", "c"])
     with pytest.raises(ValueError, match=r"static_best 0\.0 is not better than static_worst 1\.0"):
         adaptive_bounds([0.1, 0.2], [0.3], higher_is_better=True, static_best=0.0, static_worst=1.0)
     with pytest.raises(ValueError, match="unknown bounds mode 'top1_top4'"):

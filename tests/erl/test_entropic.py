@@ -166,6 +166,7 @@ def test_near_ties_on_every_scale_still_spend_the_whole_budget() -> None:
     rewards = [1.0 - 10.0 ** -draw.uniform(0, 15) for _ in range(300 * 16)]
     report = advantage_report(rewards, np.repeat(np.arange(300), 16))
     np.testing.assert_allclose(report.effective_kl, LOG_2, rtol=0, atol=1e-12)
+    assert not report.budget_missed.any()
 
 
 def test_a_large_budget_is_kept_back_from_ties_too() -> None:

@@ -63,6 +63,7 @@ def test_options_reach_the_advantages(rewards: Path, capsys: pytest.CaptureFixtu
         (b'{"group": 1}', "no reward"),
         (b"{}", "no group and no reward"),
         (b'{"group": null, "reward": 1}', "group must be a string or an integer, got None"),
+        (b'{"group": true, "reward": 1}', "group must be a string or an integer, got True"),
         (b'{"group": 1, "reward": "0.5"}', "reward must be a number or null, got '0.5'"),
         (b'{"group": 1, "reward": true}', "reward must be a number or null, got True"),
         (b'{"group": 1, "reward": 1' + b"0" * 400 + b"}", "reward is too large"),

@@ -84,6 +84,7 @@ def test_infrastructure_is_masked_in_ours_and_zero_in_the_papers() -> None:
     robust = group_rewards(scores, task=ACCURACY, outcomes=outcomes)
     paper = group_rewards(scores, task=ACCURACY, settings=PAPER, outcomes=outcomes)
     np.testing.assert_array_equal(np.isnan(robust.rewards), [False, False, True, True])
+    np.testing.assert_array_equal(robust.base_rewards, robust.rewards)
     np.testing.assert_array_equal(paper.rewards[2:], 0.0)
     assert robust.bounds == paper.bounds == pytest.approx((0.05, 0.8))
     advantages = group_advantages(robust.rewards, [0] * 4, ROBUST.advantages)
@@ -115,6 +116,10 @@ def test_a_parents_score_is_mapped_on_the_groups_own_bounds() -> None:
     result = group_rewards([0.5, 0.7, 0.9], task=ACCURACY, settings=gated, parent_scores=[0.6, 0.6, None])
     free = group_rewards([0.5, 0.7, 0.9], task=ACCURACY)
     np.testing.assert_array_equal(result.rewards, [0.0, free.rewards[1], 1.0])
+    bonus = replace(ROBUST, parent_bonus=1.0)
+    result = group_rewards([0.5, 0.9], task=ACCURACY, settings=bonus, parent_scores=[0.5, 0.5])
+    # On the bounds 0.4 and 0.9 parent and child alike are 0.05 + 0.95 * 0.2 = 0.24.
+    np.testing.assert_allclose(result.rewards, [0.24, 1.0 + 0.76])
     with pytest.raises(ValueError, match="not both"):
         group_rewards([0.5], task=ACCURACY, parent_scores=[0.5], parent_rewards=[0.5])
 
@@ -173,6 +178,33 @@ def test_the_other_mappings_turn_the_direction_too(mapping: str) -> None:
     settings = replace(PAPER, mapping=mapping)  # pyright: ignore[reportArgumentType]
     rewards = group_rewards([1.0, 9.0], task=RMSE, settings=settings, history=[float(i) for i in range(20)]).rewards
     assert rewards[0] > rewards[1]
+
+
+def test_every_setting_of_the_bounds_reaches_them() -> None:
+    scores = [1.0, 0.8, 0.0]
+    task = RewardTask(higher_is_better=True)
+
+    def reward(**changes: object) -> float:
+        return group_rewards(scores, task=task, settings=replace(PAPER, **changes)).rewards[1]  # pyright: ignore[reportArgumentType]
+
+    assert reward() == pytest.approx(1.05 / 1.25)
+    assert reward(lower_shift=0.0) == pytest.approx(0.8)
+    assert reward(lower_shift=0.0, alpha=2.0) == pytest.approx(0.64)
+    assert reward(lower_shift=0.0, bounds_mode="top1_all_mean") == pytest.approx(0.5)
+    tied = group_rewards([0.9, 0.95], task=task, settings=replace(PAPER, min_span=0.1), history=[0.9] * 16)
+    assert tied.bounds == pytest.approx((0.9 - 0.25 * 0.05, 0.95))
+    tied = group_rewards([0.9], task=task, settings=replace(PAPER, min_span=0.1), history=[0.9] * 16)
+    assert tied.bounds == pytest.approx((0.9, 1.0))
+
+
+def test_one_garbage_score_does_not_flatten_ours() -> None:
+    rewards = group_rewards([0.50, 0.52, 0.55, 0.60, -1e5], task=RewardTask(higher_is_better=True)).rewards
+    # Worst 0.6 - 4 * 0.08, a quarter lower: 0.2.
+    np.testing.assert_allclose(rewards, 0.05 + 0.95 * np.array([0.3, 0.32, 0.35, 0.4, 0.0]) / 0.4)
+
+
+def test_our_advantages_are_capped_at_twenty() -> None:
+    assert group_advantages([1.0, 0.0], [0, 0], ROBUST.advantages)[0] == 20.0
 
 
 def test_newreward_is_the_papers_preset() -> None:

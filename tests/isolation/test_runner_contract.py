@@ -127,13 +127,13 @@ while True:
 async def test_the_run_ends_with_its_main_process_though_a_grandchild_holds_the_output(runner: Runner, nap: str):
     source = f"""
 import subprocess
+print("before")
 subprocess.Popen(["sleep", "{nap}"])
 subprocess.Popen(["setsid", "sh", "-c", "while true; do echo noise; done"])
-print("done", flush=True)
 """
     result = await runner.run(spec_of(source, limits=Limits(wall_seconds=120)))
     assert (result.exit_code, result.timed_out) == (0, False)
-    assert "done\n" in result.log.text
+    assert result.log.head.startswith("before\n")
     assert processes_with(nap) == []
 
 
@@ -363,7 +363,7 @@ async def test_a_run_leaves_nothing_on_the_host(runner: Runner, temporary_folder
 import os
 os.makedirs("locked/deep")
 os.chmod("locked", 0)
-for _ in range(1500):
+for _ in range(1100):
     os.mkdir("deeper")
     os.chdir("deeper")
 open("last", "w").close()
@@ -633,7 +633,9 @@ source = "import subprocess; subprocess.run(['setsid', '--wait', 'sleep', '{nap}
 asyncio.run({runner_source}.run(RunSpec(argv=(PYTHON, "-c", source))))
 """
     (temporary_folder / "service.py").write_text(service)
-    process = await asyncio.create_subprocess_exec(sys.executable, str(temporary_folder / "service.py"))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(temporary_folder / "service.py"), env=os.environ | {"TMPDIR": str(temporary_folder)}
+    )
     await until_running(f"sleep\0{nap}")
     process.kill()
     await process.wait()

@@ -113,7 +113,8 @@ async def test_waiting_answers_at_the_jobs_end(tmp_path: Path) -> None:
         assert (await client.get(path)).json()["status"] == "running"
         assert not waiting.done()
         await runner.release()
-        assert (await waiting).json()["status"] == "completed"
+        async with asyncio.timeout(30):
+            assert (await waiting).json()["status"] == "completed"
         for wait in ("soon", "-1", "nan"):
             assert (await client.get(path, params={"wait": wait})).status_code == 400
 

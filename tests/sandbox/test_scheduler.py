@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from openmle_gym.errors import JobCancelled, PackageError, RunnerUnavailable
-from openmle_gym.jobs import JobState, Outcome
+from openmle_gym.jobs import JobState, JobView, Outcome
 from sandbox.make import HeldRunner, http, job_client, make_scheduler, make_task, request, serving
 from sandbox_service.packages import Packages
 from sandbox_service.scheduler import Scheduler
@@ -14,6 +14,14 @@ from sandbox_service.scheduler import Scheduler
 
 async def submit(scheduler: Scheduler, code: str, **fields: object) -> str:
     return (await scheduler.submit(request(code, **fields), owner="me")).view.job_id
+
+
+async def ended(scheduler: Scheduler, job_id: str) -> JobView:
+    """The job, woken by its end: the patience of `get` is longer than ours."""
+    async with asyncio.timeout(30):
+        view = await scheduler.get(job_id, wait_seconds=600)
+    assert view is not None
+    return view
 
 
 async def test_a_job_runs_to_its_result_through_our_client(tmp_path: Path) -> None:
@@ -53,8 +61,8 @@ async def test_many_jobs_on_idle_workers_all_run_once(tmp_path: Path) -> None:
     async with make_scheduler(tmp_path, runner, workers=5) as scheduler:
         codes = [f"job {number}" for number in range(60)]
         job_ids = await asyncio.gather(*(submit(scheduler, code) for code in codes))
-        views = await asyncio.gather(*(scheduler.get(job_id, wait_seconds=30) for job_id in job_ids))
-        assert {view.status for view in views if view} == {"completed"}
+        views = await asyncio.gather(*(ended(scheduler, job_id) for job_id in job_ids))
+        assert {view.status for view in views} == {"completed"}
         assert (await scheduler.status()).queued == 0
     assert sorted(runner.finished) == sorted(codes)
 
@@ -70,7 +78,7 @@ async def test_a_cancelled_queued_job_never_starts(tmp_path: Path) -> None:
         assert view is not None
         assert view.status is JobState.CANCELLED
         await runner.release()
-        assert (await scheduler.get(third, wait_seconds=30)) is not None
+        await ended(scheduler, third)
     assert runner.finished == ["first", "third"]
 
 
@@ -80,12 +88,11 @@ async def test_cancelling_a_running_job_kills_its_program_and_frees_its_worker(t
         first = await submit(scheduler, "first")
         await runner.until(lambda: runner.started == ["first"])
         await submit(scheduler, "second")
-        waiting = asyncio.create_task(scheduler.get(first, wait_seconds=30))
+        waiting = asyncio.create_task(ended(scheduler, first))
         await asyncio.sleep(0)
         await scheduler.get(first)  # calls on the store are answered in order: by now the one above waits
         await scheduler.cancel(first)
         view = await waiting
-        assert view is not None
         assert (view.status, view.result) == (JobState.CANCELLED, None)
         await runner.until(lambda: runner.started == ["first", "second"])
         assert runner.killed == ["first"]
@@ -114,8 +121,7 @@ async def test_a_job_under_which_machinery_fails_runs_again(tmp_path: Path, trou
     runner = HeldRunner()
     runner.troubles = [trouble]
     async with make_scheduler(tmp_path, runner) as scheduler:
-        view = await scheduler.get(await submit(scheduler, "x"), wait_seconds=30)
-        assert view is not None
+        view = await ended(scheduler, await submit(scheduler, "x"))
         assert (view.status, view.attempts) == ("completed", 2)
 
 
@@ -123,12 +129,10 @@ async def test_a_job_that_machinery_fails_under_each_time_is_given_up(tmp_path: 
     runner = HeldRunner()
     runner.troubles = [ZeroDivisionError("a bug of ours"), ZeroDivisionError("a bug of ours")]
     async with make_scheduler(tmp_path, runner, max_attempts=2) as scheduler:
-        lost = await scheduler.get(await submit(scheduler, "x"), wait_seconds=30)
-        assert lost is not None
+        lost = await ended(scheduler, await submit(scheduler, "x"))
         assert (lost.status, lost.attempts, lost.result) == ("failed", 2, None)
         assert lost.error == "given up after 2 attempts: ZeroDivisionError: a bug of ours"
-        fine = await scheduler.get(await submit(scheduler, "y"), wait_seconds=30)
-        assert fine is not None
+        fine = await ended(scheduler, await submit(scheduler, "y"))
         assert fine.status is JobState.COMPLETED
 
 
@@ -140,8 +144,8 @@ async def test_no_job_starts_until_a_runner_in_doubt_passes_its_check(
     runner.down_for_checks = 3
     async with make_scheduler(tmp_path, runner, workers=2, max_attempts=2) as scheduler:
         jobs = [await submit(scheduler, code) for code in ("a", "b", "c")]
-        views = [await scheduler.get(job_id, wait_seconds=30) for job_id in jobs]
-        assert [view.status for view in views if view] == ["completed"] * 3
+        views = [await ended(scheduler, job_id) for job_id in jobs]
+        assert [view.status for view in views] == ["completed"] * 3
     assert runner.checks == 4
 
 
@@ -154,8 +158,7 @@ async def test_a_job_whose_package_is_gone_when_it_starts_fails_at_once_and_says
         (tmp_path / "tasks" / "tiny" / "utils" / "metric.py").unlink()
         (tmp_path / "tasks" / "tiny").rename(tmp_path / "tasks" / "elsewhere")
         await runner.release()
-        view = await scheduler.get(second, wait_seconds=30)
-        assert view is not None
+        view = await ended(scheduler, second)
         assert (view.status, view.attempts) == ("failed", 1)
         assert "'tiny'" in (view.error or "")
 

@@ -19,6 +19,8 @@ from openmle_gym.jobs import JobView, Outcome
 from pydantic import SecretStr
 from sandbox.make import KEYS, SUBMITS_ONES, make_task, request
 
+pytestmark = pytest.mark.slow
+
 REPORTS = """\
 import os, time
 with open({starts!r}, "a") as starts:
@@ -70,7 +72,11 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-async def start(folder: Path, *overrides: str, keys: SecretStr | None = None, ready: str = "ready") -> Service:
+@asynccontextmanager
+async def running(
+    folder: Path, *overrides: str, keys: SecretStr | None = None, ready: str = "ready"
+) -> AsyncIterator[Service]:
+    """A service on `folder` that answers; killed in the end, whatever happens."""
     if not (folder / "tasks").exists():
         make_task(folder / "tasks" / "tiny")
     ready_file, log = folder / ready, folder / "log"
@@ -84,20 +90,14 @@ async def start(folder: Path, *overrides: str, keys: SecretStr | None = None, re
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "sandbox_service", "serve", *settings), stderr=stderr, env=environment
         )
-    await until(lambda: ready_file.exists() or process.returncode is not None)
-    assert process.returncode is None, log.read_text()
-    return Service(process=process, url=ready_file.read_text(), ready_file=ready_file, log=log)
-
-
-@asynccontextmanager
-async def running(folder: Path, *overrides: str, keys: SecretStr | None = None) -> AsyncIterator[Service]:
-    service = await start(folder, *overrides, keys=keys)
     try:
-        yield service
+        await until(lambda: ready_file.exists() or process.returncode is not None)
+        assert process.returncode is None, log.read_text()
+        yield Service(process=process, url=ready_file.read_text(), ready_file=ready_file, log=log)
     finally:
-        if service.process.returncode is None:
-            service.process.kill()
-            await service.process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def ended(client: JobClient, job_id: str) -> JobView:
@@ -166,13 +166,14 @@ async def test_a_stop_kills_programs_answers_long_polls_and_keeps_the_jobs(tmp_p
 async def test_a_second_service_on_the_same_state_is_refused_and_harms_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as service, JobClient(service.url) as client:
         with pytest.raises(AssertionError, match=f"a service runs on it already \\(process {service.process.pid}\\)"):
-            await start(tmp_path, ready="second")
+            async with running(tmp_path, ready="second"):
+                pass
         assert service.ready_file.read_text() == service.url
         view = await ended(client, (await client.submit(request("print(1)"))).job_id)
         assert view.status == "completed"
 
 
-async def test_a_body_over_the_cap_is_read_as_a_refusal_by_a_client_that_is_still_sending(tmp_path: Path) -> None:
+async def test_a_client_that_sends_too_large_a_body_reads_the_refusal(tmp_path: Path) -> None:
     async with running(tmp_path, "max_body_mib=0.5") as service, httpx.AsyncClient(base_url=service.url) as client:
         answer = await client.post("/api/v1/jobs", content=b"x" * 20_000_000)
         assert answer.status_code == 413

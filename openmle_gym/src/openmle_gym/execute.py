@@ -172,7 +172,11 @@ def resolve_package(data_dir: str, roots: Sequence[Path]) -> Path:
         ConfigError: It lies in none of the roots; symbolic links do not lead out of them.
     """
     for root in roots:
-        candidate = (root / data_dir).resolve()
-        if candidate.is_relative_to(root.resolve()) and candidate.is_dir():
+        try:
+            candidate = (root / data_dir).resolve()
+            inside = candidate.is_relative_to(root.resolve()) and candidate.is_dir()
+        except (ValueError, OSError) as error:  # a NUL, a name too long
+            raise ConfigError(f"data_dir {data_dir[:200]!r}: {error}") from error
+        if inside:
             return candidate
     raise ConfigError(f"data_dir {data_dir!r}: no such folder in the task roots")

@@ -75,7 +75,11 @@ class JobRequest(ForeignContract):
     data_dir: str = Field(min_length=1)
     """The task package, as the service sees it: absolute inside one of its task roots, or relative to one."""
     timeout_seconds: float = Field(
-        default=60.0, gt=0, validation_alias=AliasChoices("timeout", "timeout_seconds"), serialization_alias="timeout"
+        default=60.0,
+        gt=0,
+        allow_inf_nan=False,
+        validation_alias=AliasChoices("timeout", "timeout_seconds"),
+        serialization_alias="timeout",
     )
     name: str = ""
     resource_type: Literal["cpu", "gpu"] = "cpu"
@@ -85,7 +89,7 @@ class JobRequest(ForeignContract):
     """The same key and payload is the same job forever."""
     eval_split: EvalSplit = "validation"
     """Which rows of the hidden answers to grade on; `test` and `both` need a key with the `grade` scope."""
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[str, str | None] = Field(default_factory=dict)
     """Accepted for the published clients' sake; the service sets the program's environment itself."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Free labels (run, attempt); on the container, in the logs, and to filter by."""

@@ -69,8 +69,6 @@ class _Api:
             return _invalid(error)
         if job.eval_split != "validation":
             caller.need(Scope.GRADE, f"eval_split {job.eval_split!r}")
-        if not math.isfinite(job.timeout_seconds):
-            return _error(422, "timeout: must be a finite number of seconds", field="timeout")
         try:
             await asyncio.to_thread(self._scheduler.packages.load, job.data_dir)
         except (ConfigError, PackageError) as error:
@@ -118,16 +116,11 @@ class _Api:
         return JSONResponse({"status": "ok", "version": __version__, "isolation": self._scheduler.isolation})
 
     async def _body(self, request: Request) -> bytes:
-        """The body, refused when too large; what comes after that is read and dropped, so that the client, who is
-        still sending, gets to read the refusal."""
         body = bytearray()
-        size = 0
         async for chunk in request.stream():
-            size += len(chunk)
-            if size <= self._max_body_bytes:
-                body += chunk
-        if size > self._max_body_bytes:
-            raise HTTPException(413, f"the body has {size} bytes; at most {self._max_body_bytes} are accepted")
+            body += chunk
+            if len(body) > self._max_body_bytes:
+                raise HTTPException(413, f"the body is too large; at most {self._max_body_bytes} bytes are accepted")
         return bytes(body)
 
 

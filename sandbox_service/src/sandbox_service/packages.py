@@ -5,7 +5,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from openmle_gym.errors import ConfigError
 from openmle_gym.execute import resolve_package
 from openmle_gym.manifest import MANIFEST_NAME
 from openmle_gym.task import TaskPackage, load_package
@@ -35,10 +34,7 @@ class Packages:
             ConfigError: It lies in none of the roots.
             PackageError: It is not a usable package.
         """
-        try:
-            root = resolve_package(data_dir, self._roots)
-        except (ValueError, OSError) as error:  # a NUL, a name too long
-            raise ConfigError(f"data_dir {data_dir[:100]!r}: {error}") from error
+        root = resolve_package(data_dir, self._roots)
         version = _Version(_stamp(root / MANIFEST_NAME), _stamp(root / "data" / "private" / "test_answer.csv"))
         return self._load(root, version)
 

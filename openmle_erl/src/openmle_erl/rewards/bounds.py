@@ -129,7 +129,8 @@ def adaptive_bounds(
 
     worst = _reference(frontier, mode)
     if outlier_reach is not None:
-        distinct = np.unique(frontier)
+        rising = np.unique(frontier)
+        distinct = rising[np.diff(rising, prepend=-np.inf) > ROUNDING * abs(best)]
         median = float(distinct[(len(distinct) - 1) // 2])
         lowest = max(lowest, best - outlier_reach * (best - median))
         worst = max(worst, lowest)
@@ -158,8 +159,11 @@ def _frontier(
         latest = np.arange(len(scores))
     else:
         programs = [*(history_programs or ()), *(group_programs or ())]
-        if len(programs) != len(scores):
-            raise ValueError(f"{len(programs)} program ids for {len(scores)} scores; give an id for every score")
+        if len(history_programs or ()) != len(history) or len(programs) != len(scores):
+            raise ValueError(
+                f"{len(history_programs or ())} + {len(group_programs or ())} program ids for {len(history)} + "
+                f"{len(group)} scores of history and group; give an id for every score"
+            )
         finite = np.flatnonzero(~np.isnan(scores))
         latest = np.array(sorted({programs[index]: index for index in finite}.values()), dtype=np.intp)
     latest = latest[~np.isnan(scores[latest])]

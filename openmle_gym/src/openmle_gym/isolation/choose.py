@@ -1,10 +1,14 @@
 """Picks the strongest isolation that this machine offers."""
 
+import logging
+
 from openmle_gym.errors import ConfigError, RunnerUnavailable
 from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.docker import DockerRunner
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import Isolation, Runner
+
+logger = logging.getLogger(__name__)
 
 
 async def strongest_runner(preferred: str = "auto", *, docker_image: str, allow_process: bool) -> Runner:
@@ -34,6 +38,7 @@ async def strongest_runner(preferred: str = "auto", *, docker_image: str, allow_
         try:
             await candidate.check()
         except RunnerUnavailable as error:
+            logger.info("%s passed over: %s", candidate.isolation, error)
             reasons.append(str(error))
         else:
             return candidate

@@ -105,7 +105,7 @@ def mend(failure: str, recipe: Recipe, facts: TaskFacts) -> Mend:
     changes the gene that is to blame; a failure that is not understood makes the recipe simpler.
     """
     if found := re.search(r"NameError: name '(\w+)' is not defined", failure):
-        what = "imported" if found[1][:1].isupper() and not found[1].isupper() else "defined"
+        what = "imported" if re.match("[A-Z]+[a-z]", found[1]) else "defined"
         return Mend(cause=f"`{found[1]}` was never {what}; the rest stays as it was.", recipe=recipe)
     if re.search(r"outcome: timeout|\boom\b|MemoryError|out of memory", failure):
         return Mend(cause="It used too much time or memory, so I make it cheaper.", recipe=_much_cheaper(recipe, facts))

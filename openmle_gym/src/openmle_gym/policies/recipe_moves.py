@@ -78,7 +78,7 @@ def draw_model(rng: Random, facts: TaskFacts, *, avoid: str = "", other_than: st
     rows = min(SAMPLED_ROWS, facts.train.rows)
     ample = rows / facts.classes > 4 * facts.feature_count
     usable = {
-        name: family.weight * (0.3 if family.title in avoid else 1.0)
+        name: family.weight * (0.3 if family.title.lower() in avoid.lower() else 1.0)
         for name, family in families(facts.kind).items()
         if rows <= family.most_rows and name != other_than and (ample or not family.full_rank)
     }
