@@ -23,6 +23,8 @@ def test_a_run_starts_with_drafts() -> None:
     assert next_choice([]).operator is Operator.DRAFT
     assert next_choice([card(0, 0.5)], initial_drafts=2).operator is Operator.DRAFT
     assert next_choice([card(0, 0.5), card(1, 0.5)], initial_drafts=2).operator is Operator.IMPROVE
+    mended = [card(0, signature="a"), card(1, 0.5, operator=Operator.DEBUG, parents=(0,))]
+    assert next_choice(mended, initial_drafts=2).operator is Operator.DRAFT
 
 
 def test_a_failed_program_is_mended_before_anything_else() -> None:

@@ -61,7 +61,7 @@ class ScheduleConfig:
     """Which operator comes next."""
 
     initial_drafts: int = 5
-    """Attempts at the start that are Drafts (or the mending of failed ones), whatever else would be possible."""
+    """A run starts with so many Drafts, and the mending of those that fail, whatever else would be possible."""
     draft_probability: float = 0.0
     """Chance of a fresh Draft later on."""
     crossover_probability: float = 0.5

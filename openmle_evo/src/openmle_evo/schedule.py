@@ -48,7 +48,7 @@ def choose(
         return Choice(Operator.DEBUG, (broken.attempt,), Selection(reason=f"attempt {broken.attempt} failed"))
     if _circles(cards) > sum(made.selection.reason == REPEATED for made in (*cards, *under_way)):
         return _draft(REPEATED)
-    if number < schedule.initial_drafts:
+    if sum(made.operator is Operator.DRAFT for made in (*cards, *under_way)) < schedule.initial_drafts:
         return _draft("warm-up")
     members = population(cards, schedule.max_population)
     if not members:

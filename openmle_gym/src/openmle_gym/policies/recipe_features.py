@@ -1,6 +1,6 @@
 """The part of a recipe's program that turns columns into model inputs: derived columns, filling, scaling, encoding."""
 
-from openmle_gym.policies.recipe_grammar import Branch, Recipe, Step
+from openmle_gym.policies.recipe_grammar import TEXT_COLUMNS, Branch, Recipe, Step
 from openmle_gym.policies.recipe_prompt import TaskFacts
 from openmle_gym.policies.recipe_source import Imports, call, indented
 
@@ -117,7 +117,7 @@ class Preparation:
             arguments.append("encoder")
             parts.append("(encoder, categorical)")
         if self._facts.texts:
-            letters = ['analyzer="char_wb"', "ngram_range=(2, 3)", "max_features=100"]
+            letters = ['analyzer="char_wb"', "ngram_range=(2, 3)", f"max_features={TEXT_COLUMNS}"]
             vectorizer = self._imports.call("sklearn.feature_extraction.text.TfidfVectorizer", letters)
             parts.append(f"*[({vectorizer}, c) for c in texts]")
         transformer = self._imports.call("sklearn.compose.make_column_transformer", [*parts, "sparse_threshold=0"])

@@ -23,6 +23,8 @@ How = Literal["single", "average", "stack"]
 MARKER = "# recipe: "
 SAMPLED_ROWS = 20_000
 """Programs for larger tables train on a sample of so many rows."""
+TEXT_COLUMNS = 100
+"""What a column of free text becomes."""
 MOST_BRANCHES = 4
 MOST_STEPS = 3
 MOST_EXPANDED = 40
@@ -138,6 +140,7 @@ def estimated_seconds(recipe: Recipe, facts: TaskFacts) -> float:
     """About how long the program takes beyond its imports, on one core."""
     rows = min(SAMPLED_ROWS, facts.train.rows or 1_000)
     columns = facts.feature_count + sum(_added_columns(step) for step in recipe.steps)
+    columns += TEXT_COLUMNS * len(facts.texts)
     table = families(facts.kind)
     total = 0.05
     for branch in recipe.ensemble.branches:

@@ -62,8 +62,10 @@ def draw_recipe(rng: Random, facts: TaskFacts, *, avoid: str = "") -> Recipe:
 def draw_branch(rng: Random, facts: TaskFacts, *, avoid: str = "") -> Branch:
     """One pipeline."""
     model = draw_model(rng, facts, avoid=avoid)
-    scaled = families(facts.kind)[model.family].wants_scaling
-    scale = rng.choice(_scales(facts)) if rng.random() < (0.9 if scaled else 0.3) else "none"
+    family = families(facts.kind)[model.family]
+    if family.full_rank:
+        return Branch(scale="standard", encode="ordinal", model=model)
+    scale = rng.choice(_scales(facts)) if rng.random() < (0.9 if family.wants_scaling else 0.3) else "none"
     reduce = draw_reduce(rng, facts) if rng.random() < 0.15 else Reduce()
     calibrate = "none"
     if facts.output == "probability" and rng.random() < 0.08:
@@ -76,7 +78,7 @@ def draw_branch(rng: Random, facts: TaskFacts, *, avoid: str = "") -> Branch:
 def draw_model(rng: Random, facts: TaskFacts, *, avoid: str = "", other_than: str = "") -> Model:
     """A family and settings for it."""
     rows = min(SAMPLED_ROWS, facts.train.rows)
-    ample = rows / facts.classes > 4 * facts.feature_count
+    ample = rows / facts.classes > 4 * facts.feature_count and not facts.texts
     usable = {
         name: family.weight * (0.3 if family.title.lower() in avoid.lower() else 1.0)
         for name, family in families(facts.kind).items()
