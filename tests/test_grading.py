@@ -211,9 +211,9 @@ async def test_numpy_scalars_are_scores(tmp_path: Path) -> None:
 
 
 async def test_numbers_reach_the_metric_exactly(tmp_path: Path) -> None:
-    third = 0.1 + 0.2
+    number = 0.00651592972722763
     task = package(tmp_path / "task", MEAN.format(body="return y_pred['y'][0]"), answers="id,y\n1,0.5\n")
-    assert (await graded(task, f"id,y\n1,{third!r}\n".encode())).scores == {"all": third}
+    assert (await graded(task, f"id,y\n1,{number!r}\n".encode())).scores == {"all": number}
 
 
 async def test_whole_predictions_of_whole_answers_reach_the_metric_as_integers(tmp_path: Path) -> None:

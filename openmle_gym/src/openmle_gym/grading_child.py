@@ -73,8 +73,9 @@ def load_metric(path: str) -> Any:
 
 
 def read_frame(name: str) -> pd.DataFrame:
-    """A CSV file as pandas reads it by default, but with exact numbers."""
-    return pd.read_csv(name, float_precision="round_trip")
+    """A CSV file as pandas reads it by default, but with exact numbers in every version of pandas."""
+    is_exact = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
+    return pd.read_csv(name) if is_exact else pd.read_csv(name, float_precision="round_trip")
 
 
 def plain(value: Any) -> Any:
