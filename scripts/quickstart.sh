@@ -3,7 +3,7 @@
 #   TASK     another anchor (openmle-gym anchors list)   STEPS   programs to judge   WORKERS   programs at once
 set -euo pipefail
 cd "$(dirname "$0")/.."
-task=${TASK:-diamonds} steps=${STEPS:-48} workers=${WORKERS:-2}
+task=${TASK:-diamonds} steps=${STEPS:-40} workers=${WORKERS:-2}
 run=${RUNS:-runs}/$task-$(date +%Y%m%d-%H%M%S)
 
 scripts/install.sh

@@ -7,9 +7,9 @@ from openmle_gym.signature import error_message, error_signature, self_reported_
 
 TRACEBACK = """loading
 Traceback (most recent call last):
-  File "/work/main.py", line 12, in <module>
+  File "/box/main.py", line 12, in <module>
     main()
-  File "/work/main.py", line 8, in fit
+  File "/box/main.py", line 8, in fit
     model.fit(X)
   File "/opt/venv/lib/python3.11/site-packages/sklearn/base.py", line 900, in fit
     raise ValueError("Input X contains NaN.")
@@ -29,13 +29,13 @@ def test_the_signature_does_not_change_with_the_line() -> None:
 def test_a_chained_error_is_the_last_one() -> None:
     chained = TRACEBACK + (
         "\nDuring handling of the above exception, another exception occurred:\n\n"
-        'Traceback (most recent call last):\n  File "/work/main.py", line 14, in <module>\n    x\nKeyError: 1\n'
+        'Traceback (most recent call last):\n  File "/box/main.py", line 14, in <module>\n    x\nKeyError: 1\n'
     )
     assert error_signature(chained) == "KeyError@<module>"
 
 
 def test_a_syntax_error_has_a_signature_without_a_traceback() -> None:
-    log = '  File "/work/main.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
+    log = '  File "/box/main.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
     assert error_signature(log) == "SyntaxError@<module>"
 
 
