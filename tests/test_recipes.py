@@ -413,8 +413,9 @@ class Trial:
     def __init__(self, package: TaskPackage, policy: RecipePolicy) -> None:
         self.task = public_task(package)
         self.policy = policy
-        self.executor = LocalExecutor(task_root=package.root.parent, runner=RUNNER, parallel=2)
-        self.settings = JobSettings(data_dir=package.name, timeout_seconds=60)
+        patient = Limits(wall_seconds=600)  # a slow machine must not make a program fail
+        self.executor = LocalExecutor(task_root=package.root.parent, runner=RUNNER, limits=patient, parallel=2)
+        self.settings = JobSettings(data_dir=package.name, timeout_seconds=600)
         self.cards: list[ExperienceCard] = []
 
     async def attempt(self, operator: Operator, *parents: ExperienceCard, seed: int) -> ExperienceCard:
@@ -485,7 +486,7 @@ async def run_on(folder: Path, on: PublicTask, seed: int) -> pd.DataFrame:
         files={"main.py": draft_source.encode()} if (draft_source := await _draft(on, seed)) else {},
         inputs={"data": folder},
         environment={"DATA_DIR": f"{INPUTS}/data"},
-        limits=LIMITS,
+        limits=Limits(wall_seconds=600),
         artifacts={"submission.csv": 10**7},
     )
     result = await RUNNER.run(spec)
@@ -555,12 +556,12 @@ async def test_a_wide_table_whose_profile_is_shortened_is_handled(tmp_path):
 @pytest.mark.parametrize("name", ANCHORS)
 async def test_every_operator_works_on_an_anchor(tmp_path, name):
     trial = Trial(await build_anchor(name, tmp_path / name, runner=RUNNER), RecipePolicy())
-    drafts = await asyncio.gather(*[trial.attempt(Operator.DRAFT, seed=seed) for seed in range(12)])
+    drafts = await asyncio.gather(*[trial.attempt(Operator.DRAFT, seed=seed) for seed in range(8)])
     good = [card for card in drafts if card.may_parent(Operator.IMPROVE)]
-    improves = [trial.attempt(Operator.IMPROVE, good[seed], seed=seed) for seed in range(8)]
-    crossovers = [trial.attempt(Operator.CROSSOVER, good[seed], good[seed + 1], seed=seed) for seed in range(8)]
+    improves = [trial.attempt(Operator.IMPROVE, good[seed], seed=seed) for seed in range(5)]
+    crossovers = [trial.attempt(Operator.CROSSOVER, good[seed], good[seed + 1], seed=seed) for seed in range(5)]
     await asyncio.gather(*improves, *crossovers)
     failed = [card for card in trial.cards if card.outcome is not Outcome.SUCCESS]
-    assert len(failed) <= 5, [card.message for card in failed]
+    assert len(failed) <= 4, [card.message for card in failed]
     mended = await asyncio.gather(*[trial.attempt(Operator.DEBUG, card, seed=0) for card in failed])
     assert all(card.outcome is Outcome.SUCCESS for card in mended), [card.message for card in mended]
