@@ -19,7 +19,7 @@ import pandas as pd
 from openmle_gym.anchors.assemble import PackageParts, assemble_package
 from openmle_gym.errors import PackageError
 from openmle_gym.isolation.runner import Runner
-from openmle_gym.manifest import Columns, Manifest, Metric, Provenance, TaskType
+from openmle_gym.manifest import Columns, Manifest, Provenance, TaskType
 from openmle_gym.metrics import METRICS, MetricSpec, render_metric_module
 from openmle_gym.new_task_table import read_table
 from openmle_gym.task import TaskPackage
@@ -151,13 +151,7 @@ class _Made:
             name=self.name,
             title=self.title,
             task_type=self.task_type,
-            metric=Metric(
-                name=spec.name,
-                higher_is_better=spec.higher_is_better,
-                theoretical_min=spec.theoretical_min,
-                theoretical_max=spec.theoretical_max,
-                prediction=spec.prediction,
-            ),
+            metric=spec.declaration(),
             columns=self.columns,
             provenance=Provenance(source=self.source, licence="not stated", train_test_split=split),
         )

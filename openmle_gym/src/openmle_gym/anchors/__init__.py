@@ -11,7 +11,7 @@ from openmle_gym.anchors.assemble import PackageParts, assemble_package, is_comp
 from openmle_gym.anchors.raw import export_raw
 from openmle_gym.errors import PackageError
 from openmle_gym.isolation.runner import Runner
-from openmle_gym.manifest import Columns, Manifest, Metric, Provenance
+from openmle_gym.manifest import Columns, Manifest, Provenance
 from openmle_gym.metrics import METRICS, render_metric_module
 from openmle_gym.task import TaskPackage, load_package
 
@@ -165,13 +165,7 @@ def _manifest(anchor: Anchor) -> Manifest:
         name=anchor.name,
         title=anchor.title,
         task_type=anchor.task_type,
-        metric=Metric(
-            name=metric.name,
-            higher_is_better=metric.higher_is_better,
-            theoretical_min=metric.theoretical_min,
-            theoretical_max=metric.theoretical_max,
-            prediction=metric.prediction,
-        ),
+        metric=metric.declaration(),
         columns=anchor.columns,
         provenance=Provenance(
             source=anchor.origin, licence=anchor.licence, train_test_split=anchor.split, leaderboard="machine"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from openmle_gym.manifest import Metric
 from openmle_gym.submission import Prediction
 
 
@@ -125,6 +126,16 @@ class MetricSpec:
     theoretical_min: float | None
     theoretical_max: float | None
     prediction: Prediction
+
+    def declaration(self) -> Metric:
+        """The metric as a manifest states it."""
+        return Metric(
+            name=self.name,
+            higher_is_better=self.higher_is_better,
+            theoretical_min=self.theoretical_min,
+            theoretical_max=self.theoretical_max,
+            prediction=self.prediction,
+        )
 
 
 def _spec(
