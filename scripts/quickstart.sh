@@ -29,4 +29,4 @@ done
 
 # The search: drafts, improves, debugs and crosses programs; then grades the best one, once, on the test split.
 openmle-evo search task="tasks/$task" service="$(cat "$run/sandbox.url")" run_dir="$run" \
-    steps="$steps" workers="$workers" seed="${SEED:-0}" schedule.draft_probability=0.1 >/dev/null
+    budget.attempts="$steps" workers="$workers" seed="${SEED:-0}" schedule.draft_probability=0.1 >/dev/null

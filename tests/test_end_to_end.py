@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from openmle_evo.run import read_final
 from openmle_gym.experience import ExperienceCard
+from openmle_gym.features import best_card
 from openmle_gym.operators import Operator
 from openmle_gym.store import CardStore
 
@@ -43,7 +44,7 @@ def search(tasks: Path, run: Path, *settings: str) -> list[str]:
         f"task={tasks / 'breast-cancer'}",
         f"run_dir={run}",
         "workers=1",
-        "steps=10",
+        "budget.attempts=10",
         "allow_process=true",
         "docker_image=none/such:image",
         *settings,
@@ -84,15 +85,23 @@ def test_a_killed_search_resumes_to_the_tree_of_an_uninterrupted_one(tasks: Path
     assert final.test is not None
 
 
-def test_ctrl_c_stops_cleanly_says_how_to_go_on_and_leaves_no_process(tasks: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_once_finishes_what_is_under_way_and_twice_stops_now(tasks: Path, tmp_path: Path, times: int) -> None:
     run = tmp_path / "run"
     process = subprocess.Popen(search(tasks, run), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for_cards(run, 1, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    assert process.stderr is not None
+    errors = ""
+    while "once more to stop now" not in errors:
+        errors += process.stderr.readline()
+    if times == 2:
+        process.send_signal(signal.SIGINT)
+    errors += process.communicate(timeout=120)[1]
     assert process.returncode == 130
     assert f"openmle-evo resume {run}" in errors
     assert "Traceback" not in errors
+    assert (read_final(run) is not None) == (times == 1 and best_card(cards_of(run)) is not None)
     left = subprocess.run(["pgrep", "-f", str(run)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
 

@@ -23,6 +23,7 @@ from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import INPUTS, PYTHON, RunSpec
 from openmle_gym.jobs import Limits, Outcome
 from openmle_gym.manifest import Columns, Manifest, Metric
+from openmle_gym.memory import MemoryConfig, recall, remembered
 from openmle_gym.new_task import new_task
 from openmle_gym.operators import DEBUGGABLE, Operator
 from openmle_gym.policies.recipe_code import render_program
@@ -33,7 +34,7 @@ from openmle_gym.policies.recipe_prompt import TaskFacts, read_prompt
 from openmle_gym.policies.recipes import RecipePolicy
 from openmle_gym.preview import preview_data
 from openmle_gym.program import parse_reply
-from openmle_gym.prompts import PublicTask, build_prompt, public_task
+from openmle_gym.prompts import PublicTask, Surroundings, build_prompt, public_task, summary_prompt
 from openmle_gym.review import review_program
 from openmle_gym.scores import ValidationScore
 from openmle_gym.task import TaskPackage
@@ -87,7 +88,7 @@ def card(source: str, outcome: Outcome = Outcome.SUCCESS, **changes) -> Experien
 
 
 def prompt(operator: Operator, *parents: ExperienceCard, on: PublicTask | None = None, **settings) -> list[Message]:
-    return build_prompt(operator, on or task(), parents, limits=LIMITS, **settings)
+    return build_prompt(operator, on or task(), parents, Surroundings(limits=LIMITS, **settings))
 
 
 def answer(messages: list[Message], seed: int = 0, policy: RecipePolicy = STEADY) -> Completion:
@@ -298,7 +299,9 @@ def test_families_that_were_tried_are_drafted_less_often():
         plans = [parse_reply(answer(messages, seed).text).plan.lower() for seed in range(300)]
         return sum("a random forest" in plan for plan in plans) / 300
 
-    assert share(earlier=tried) < 0.6 * share()
+    memory = MemoryConfig()
+    lines = remembered(recall(Operator.DRAFT, [], tried, memory), tried, {}, memory)
+    assert share(earlier=lines) < 0.6 * share()
 
 
 def test_about_one_draft_in_sixteen_has_a_slip():
@@ -419,7 +422,7 @@ class Trial:
         self.cards: list[ExperienceCard] = []
 
     async def attempt(self, operator: Operator, *parents: ExperienceCard, seed: int) -> ExperienceCard:
-        messages = build_prompt(operator, self.task, parents, limits=LIMITS)
+        messages = build_prompt(operator, self.task, parents, Surroundings(limits=LIMITS))
         reply = await self.policy.complete(messages, seed=seed)
         attempt = Attempt(
             run_id="trial",
@@ -459,7 +462,7 @@ async def test_programs_run_on_every_kind_of_table(tmp_path, target, metric):
 async def test_every_slip_fails_for_real_and_is_mended_for_real(tmp_path):
     package = await package_of(tmp_path, ["price"], "rmse")
     trial = Trial(package, STEADY)
-    facts = read_prompt(build_prompt(Operator.DRAFT, trial.task, (), limits=LIMITS)).facts
+    facts = read_prompt(build_prompt(Operator.DRAFT, trial.task, (), Surroundings(limits=LIMITS))).facts
     sources = [slip(render_program(draw_recipe(Random(n), facts), facts), Random(n)) for n, slip in enumerate(SLIPS)]
     sources.append(render_program(too_wide(draw_recipe(Random(0), facts), facts), facts))
     for source in sources:
@@ -565,3 +568,10 @@ async def test_every_operator_works_on_an_anchor(tmp_path, name):
     assert len(failed) <= 4, [card.message for card in failed]
     mended = await asyncio.gather(*[trial.attempt(Operator.DEBUG, card, seed=0) for card in failed])
     assert all(card.outcome is Outcome.SUCCESS for card in mended), [card.message for card in mended]
+
+
+def test_a_request_for_a_note_is_answered_with_plan_and_scores():
+    parent, child = card(draft(1), plan="A forest."), card(draft(2), plan="A wider forest.")
+    note = answer(summary_prompt(child, parent, length=300)).text
+    assert "A wider forest." in note
+    assert "```" not in note

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 import toy
-from openmle_evo.config import ScheduleConfig, SelectionConfig
+from openmle_evo.config import ScheduleConfig, SearchConfig
+from openmle_evo.islands import Islands
 from openmle_evo.schedule import choose
-from openmle_evo.selection import population
 from openmle_gym.chat import Completion
 from openmle_gym.client import JobClient
 from openmle_gym.evaluate import Attempt, JobSettings, evaluate_reply
@@ -24,7 +24,7 @@ from openmle_gym.isolation.runner import Runner
 from openmle_gym.jobs import Executor, JobRequest, JobResult, Limits, Outcome
 from openmle_gym.operators import Operator
 from openmle_gym.program import parse_reply
-from openmle_gym.prompts import build_prompt, public_task
+from openmle_gym.prompts import Surroundings, build_prompt, public_task
 from openmle_gym.review import review_program
 from openmle_gym.store import CardStore
 from openmle_gym.task import TaskPackage
@@ -93,10 +93,13 @@ class Watching:
         return result
 
 
+SEARCH = SearchConfig(task="toy", schedule=ScheduleConfig(initial_drafts=100))
+
+
 async def judge(text: str, package: TaskPackage, executor: Executor, attempt: int = 0) -> ExperienceCard:
-    choice = choose(attempt, [], [], schedule=ScheduleConfig(initial_drafts=100), selection=SelectionConfig(), seed=0)
+    choice = choose(attempt, [], [], Islands(SEARCH.islands, 0), SEARCH)
     assert (choice.operator, choice.parents) == (Operator.DRAFT, ())
-    prompt = build_prompt(choice.operator, public_task(package), [], limits=Limits())
+    prompt = build_prompt(choice.operator, public_task(package), [], Surroundings(limits=Limits()))
     assert "Predict y from x." in prompt[1].content
     made = Attempt(
         run_id="walk",
@@ -147,7 +150,7 @@ async def test_a_worse_reply_scores_worse_and_does_not_join_the_population(
     worse = await judge(toy.reply(toy.WORSE), package, executor, 1)
     assert worse.validation is not None
     assert worse.validation.value == pytest.approx(3.0)
-    assert [member.attempt for member in population([good, worse], 10)] == [0]
+    assert [member.attempt for member in Islands(SEARCH.islands, 0, [good, worse]).members[0]] == [0]
 
 
 async def test_a_submission_of_nan_fails_scoring_and_is_there_to_be_mended(
@@ -159,9 +162,9 @@ async def test_a_submission_of_nan_fails_scoring_and_is_there_to_be_mended(
     assert card.error_signature == "missing_value"
     assert "'y'" in card.message
     assert card.may_parent(Operator.DEBUG)
-    choice = choose(1, [card], [], schedule=ScheduleConfig(), selection=SelectionConfig(), seed=0)
+    choice = choose(1, [card], [], Islands(SEARCH.islands, 0, [card]), SEARCH)
     assert (choice.operator, choice.parents) == (Operator.DEBUG, (0,))
-    prompt = build_prompt(Operator.DEBUG, public_task(package), [card], limits=Limits())[1].content
+    prompt = build_prompt(Operator.DEBUG, public_task(package), [card], Surroundings(limits=Limits()))[1].content
     assert card.message in prompt
 
 

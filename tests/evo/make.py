@@ -35,6 +35,7 @@ def card(
     source: str | None = None,
     higher_is_better: bool = True,
     reason: str = "test",
+    island: int = 0,
 ) -> ExperienceCard:
     """A card with a validation score, or a failed one when `value` is None."""
     score = None if value is None else ValidationScore(value=value, higher_is_better=higher_is_better)
@@ -45,7 +46,7 @@ def card(
         attempt=attempt,
         operator=operator,
         parents=parents,
-        selection=Selection(reason=reason),
+        selection=Selection(reason=reason, island=island),
         program_id=hashlib.sha256(source.encode()).hexdigest()[:16],
         source=source,
         plan="plan",

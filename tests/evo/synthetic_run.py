@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from openmle_evo.budget import ModelCall
 from openmle_evo.run import FinalReport, RunDirectory, RunManifest, Standing
 from openmle_evo.selection import draw
 from openmle_gym.chat import Usage
@@ -16,6 +17,7 @@ from openmle_gym.features import best_card, ranked
 from openmle_gym.jobs import Outcome
 from openmle_gym.manifest import Metric
 from openmle_gym.operators import Operator
+from openmle_gym.prompts import Remaining
 from openmle_gym.scores import SelfReportedScore, TestScore, ValidationScore
 
 _TEMPERATURE = 0.35
@@ -60,12 +62,13 @@ class SyntheticRun:
         cards: list[ExperienceCard] = []
         for number in range(self.attempts):
             attempt = self._choose(number, cards, rng)
-            run.choose(attempt)
+            run.choose(attempt, Remaining())
             card = self._judge(attempt, cards, rng)
+            run.called(_call(card))
             run.judged(card)
             cards.append(card)
         for number in range(self.attempts, self.attempts + self.under_way):
-            run.choose(self._choose(number, cards, rng))
+            run.choose(self._choose(number, cards, rng), Remaining())
         best = best_card(cards)
         if best is not None:
             run.write_best(best)
@@ -236,6 +239,17 @@ def load_features(table: pd.DataFrame) -> pd.DataFrame:
             standing=standing if self.leaderboard and test else None,
             finished_at=_iso(START + timedelta(seconds=6.5 * self.attempts + 20)),
         )
+
+
+def _call(card: ExperienceCard) -> ModelCall:
+    return ModelCall(
+        attempt=card.attempt,
+        purpose=card.operator,
+        model=card.model,
+        usage=card.usage,
+        seconds=card.model_seconds,
+        finished_at=card.finished_at,
+    )
 
 
 def _weighed(members: list[ExperienceCard], rng: random.Random) -> list[Candidate]:

@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 from evo.synthetic_run import SyntheticRun
+from openmle_evo.reading import read_run
 from openmle_evo.report import print_summary, write_report
-from openmle_evo.report.facts import read_run
 from openmle_evo.report.payload import embed, fit, page_payload
 from openmle_evo.run import RunDirectory
 from openmle_gym.errors import StoreError

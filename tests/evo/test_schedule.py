@@ -1,8 +1,10 @@
 """Which operator comes next."""
 
 from evo.make import card
-from openmle_evo.config import ScheduleConfig, SelectionConfig
-from openmle_evo.schedule import REPEATED, Choice, attempt_seed, choose
+from openmle_evo.config import IslandsConfig, ScheduleConfig, SearchConfig
+from openmle_evo.islands import Islands
+from openmle_evo.randomness import attempt_seed
+from openmle_evo.schedule import REPEATED, Choice, choose
 from openmle_gym.evaluate import Attempt
 from openmle_gym.experience import ExperienceCard, Selection
 from openmle_gym.jobs import Outcome
@@ -10,9 +12,9 @@ from openmle_gym.operators import Operator
 
 
 def next_choice(cards: list[ExperienceCard], under_way: list[Attempt] | None = None, **schedule: float) -> Choice:
-    settings = ScheduleConfig(**schedule)  # pyright: ignore
+    config = SearchConfig(task="toy", schedule=ScheduleConfig(**schedule))  # pyright: ignore
     number = len(cards) + len(under_way or [])
-    return choose(number, cards, under_way or [], schedule=settings, selection=SelectionConfig(), seed=0)
+    return choose(number, cards, under_way or [], Islands(config.islands, config.seed, cards), config)
 
 
 def debug_of(parent: int, attempt: int, signature: str) -> ExperienceCard:
@@ -79,3 +81,33 @@ def test_without_a_valid_program_drafts_go_on() -> None:
 def test_an_attempts_randomness_follows_from_seed_and_number() -> None:
     assert attempt_seed(1, 7) == attempt_seed(1, 7)
     assert len({attempt_seed(seed, number) for seed in range(5) for number in range(50)}) == 250
+
+
+def test_a_line_of_mending_that_took_too_long_is_left() -> None:
+    slow = card(0, signature="KeyError@main").model_copy(update={"sandbox_seconds": 7.0})
+    assert next_choice([slow], max_debug_seconds=7.5).operator is Operator.DEBUG
+    assert next_choice([slow], max_debug_seconds=7.0).operator is Operator.DRAFT
+
+
+def test_best_of_n_only_drafts() -> None:
+    cards = [card(0, 0.5), card(1, signature="KeyError@main"), card(2, 0.6)]
+    assert next_choice(cards, kind="best_of_n").operator is Operator.DRAFT
+
+
+def test_greedy_improves_the_best_or_mends_a_random_failure() -> None:
+    cards = [card(0, 0.5), card(1, 0.9), card(2, signature="KeyError@main"), card(3, signature="TypeError@main")]
+    best = next_choice(cards, kind="greedy", initial_drafts=4, debug_probability=0.0)
+    assert (best.operator, best.parents) == (Operator.IMPROVE, (1,))
+    mend = next_choice(cards, kind="greedy", initial_drafts=4, debug_probability=1.0)
+    assert mend.operator is Operator.DEBUG
+    assert mend.parents[0] in (2, 3)
+    assert next_choice(cards, kind="greedy", initial_drafts=5).operator is Operator.DRAFT
+
+
+def test_drafts_are_spread_over_the_islands_and_children_stay_on_their_parents_island() -> None:
+    config = SearchConfig(task="toy", islands=IslandsConfig(count=3))
+    drafts = [choose(number, [], [], Islands(config.islands, 0), config) for number in range(40)]
+    assert {draft.selection.island for draft in drafts} == {0, 1, 2}
+    cards = [card(number, 0.5, island=2) for number in range(5)]
+    child = choose(5, cards, [], Islands(config.islands, 0, cards), config)
+    assert (child.operator, child.selection.island) == (Operator.IMPROVE, 2)

@@ -9,15 +9,16 @@ import pytest
 from evo.make import TASK, HashExecutor, SeededPolicy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openmle_evo.config import SearchConfig
+from openmle_evo.config import BudgetConfig, IslandsConfig, SearchConfig
 from openmle_evo.run import RunDirectory, RunManifest, read_run_manifest
 from openmle_evo.search import Search
-from openmle_gym.chat import Completion, Message
-from openmle_gym.errors import ConfigError, ExecutorUnavailable, StoreError
+from openmle_gym.chat import Completion, Message, Usage
+from openmle_gym.errors import ConfigError, ExecutorUnavailable, ModelUnavailable, StoreError
 from openmle_gym.evaluate import JobSettings
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
 from openmle_gym.jobs import Executor, JobRequest, JobResult, Limits
+from openmle_gym.memory import MemoryConfig
 from openmle_gym.operators import Operator
 
 MANIFEST = RunManifest(
@@ -36,14 +37,28 @@ MANIFEST = RunManifest(
 
 
 def search(
-    run: RunDirectory, *, executor: Executor | None = None, policy: SeededPolicy | None = None, **config: float
+    run: RunDirectory,
+    *,
+    executor: Executor | None = None,
+    policy: SeededPolicy | None = None,
+    steps: int = 40,
+    memory: MemoryConfig | None = None,
+    islands: IslandsConfig | None = None,
+    workers: int = 1,
+    **budget: float,
 ) -> Search:
     return Search(
         run=run,
         task=TASK,
         policy=policy or SeededPolicy(),
         executor=executor or HashExecutor(),
-        config=SearchConfig(task="toy", **{"workers": 1, **config}),  # pyright: ignore
+        config=SearchConfig(
+            task="toy",
+            workers=workers,
+            budget=BudgetConfig(attempts=steps, **budget),  # pyright: ignore
+            memory=memory or MemoryConfig(),
+            islands=islands or IslandsConfig(),
+        ),
         limits=Limits(),
         job=JobSettings(data_dir="toy", timeout_seconds=60),
     )
@@ -124,21 +139,22 @@ class MortalExecutor(HashExecutor):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(1, 40), max_size=3))
-def test_a_run_killed_anywhere_finishes_as_if_it_had_not_been(kills: list[int]) -> None:
+@given(st.lists(st.integers(1, 40), max_size=3), st.sampled_from(["extractive", "model", "eager"]))
+def test_a_run_killed_anywhere_finishes_as_if_it_had_not_been(kills: list[int], notes: str) -> None:
+    ways = {"memory": MemoryConfig(notes=notes), "islands": IslandsConfig(count=2, reset_probability=0.5)}
     with tempfile.TemporaryDirectory() as folder:
         whole = RunDirectory.create(Path(folder) / "whole", MANIFEST)
-        asyncio.run(search(whole, steps=14).run_to_end())
+        asyncio.run(search(whole, steps=14, **ways).run_to_end())
         run = RunDirectory.create(Path(folder) / "killed", MANIFEST)
         for call in kills:
             kill = KillAt(call)
-            mortal = search(run, executor=MortalExecutor(kill), policy=MortalPolicy(kill), steps=14)
+            mortal = search(run, executor=MortalExecutor(kill), policy=MortalPolicy(kill), steps=14, **ways)
             try:
                 asyncio.run(mortal.run_to_end())
             except Killed:
                 run.close()
                 run = RunDirectory.resume(Path(folder) / "killed")
-        asyncio.run(search(run, steps=14).run_to_end())
+        asyncio.run(search(run, steps=14, **ways).run_to_end())
         assert shape(run.cards()) == shape(whole.cards())
 
 
@@ -199,3 +215,91 @@ def test_a_run_directory_is_not_started_twice_nor_opened_by_two(tmp_path: Path) 
 def test_a_folder_without_a_run_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"holds no run \(no manifest.json\)"):
         read_run_manifest(tmp_path)
+
+
+async def test_a_job_gets_no_more_time_than_the_budget_has_left_and_keeps_it_when_resumed(tmp_path: Path) -> None:
+    class Timed(HashExecutor):
+        def __init__(self) -> None:
+            super().__init__()
+            self.timeouts: list[float] = []
+
+        async def run(self, job: JobRequest) -> JobResult:
+            self.timeouts.append(job.timeout_seconds)
+            return await super().run(job)
+
+    executor = Timed()
+    await search(RunDirectory.create(tmp_path, MANIFEST), executor=executor, sandbox_seconds=62.5).run_to_end()
+    assert executor.timeouts[:4] == [60.0, 60.0, 60.0, 59.5]  # each program takes one second
+    assert executor.timeouts[-1] == executor.timeouts[3] - (len(executor.timeouts) - 4)
+
+
+async def test_every_model_call_is_in_the_ledger_notes_and_failed_ones_too(tmp_path: Path) -> None:
+    class Dies(SeededPolicy):
+        async def complete(self, messages: Sequence[Message], *, seed: int | None = None) -> Completion:
+            if self.calls == 12:
+                raise ModelUnavailable("gone")
+            return await super().complete(messages, seed=seed)
+
+    run, policy = RunDirectory.create(tmp_path, MANIFEST), Dies()
+    dying = search(run, policy=policy, memory=MemoryConfig(notes="eager"))
+    with pytest.raises(ModelUnavailable):
+        await dying.run_to_end()
+    calls = run.calls()
+    assert len(calls) == 13
+    assert [call.failure for call in calls if call.failure] == ["gone"]
+    assert sum(call.purpose == "note" for call in calls) >= 5
+    assert (dying.ledger.calls, dying.ledger.failed_calls) == (13, 1)
+
+
+async def test_a_token_budget_counts_notes(tmp_path: Path) -> None:
+    class Counted(SeededPolicy):
+        async def complete(self, messages: Sequence[Message], *, seed: int | None = None) -> Completion:
+            reply = await super().complete(messages, seed=seed)
+            return reply.model_copy(update={"usage": Usage(prompt_tokens=90, completion_tokens=10)})
+
+    plain = RunDirectory.create(tmp_path / "plain", MANIFEST)
+    await search(plain, policy=Counted(), tokens=1000).run_to_end()
+    eager = RunDirectory.create(tmp_path / "eager", MANIFEST)
+    await search(eager, policy=Counted(), tokens=1000, memory=MemoryConfig(notes="eager")).run_to_end()
+    assert (len(plain.cards()), len(eager.cards())) == (10, 5)
+
+
+async def test_the_time_spent_adds_up_over_the_lives_of_a_run(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    await search(run, steps=3).run_to_end()
+    first = run.wall_seconds()
+    run.close()
+    run = RunDirectory.resume(tmp_path)
+    assert run.wall_seconds() >= first > 0
+
+
+async def test_when_the_wall_clock_is_spent_what_ends_in_its_grace_is_kept_and_the_rest_given_up(
+    tmp_path: Path,
+) -> None:
+    class Slow(HashExecutor):
+        async def run(self, job: JobRequest) -> JobResult:
+            if len(self.runs) == 3:
+                await asyncio.Event().wait()
+            return await super().run(job)
+
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    best = await search(run, executor=Slow(), workers=1, wall_seconds=0.2, grace_seconds=0.2).run_to_end()
+    assert best == best_card(run.cards())
+    assert len(run.cards()) == 3
+    assert [pending.attempt.attempt for pending in run.pending()] == [3]
+
+
+async def test_a_drained_search_finishes_what_is_under_way_and_begins_nothing(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    going: Search | None = None
+
+    class Stops(HashExecutor):
+        async def run(self, job: JobRequest) -> JobResult:
+            if len(self.runs) == 4 and going:
+                going.drain()
+            return await super().run(job)
+
+    going = search(run, executor=Stops(), workers=3)
+    await going.run_to_end()
+    assert 5 <= len(run.cards()) <= 7
+    assert run.pending() == []

@@ -11,7 +11,7 @@ from openmle_gym.manifest import Columns
 from openmle_gym.operators import Operator
 from openmle_gym.preview import preview_data
 from openmle_gym.program import parse_reply
-from openmle_gym.prompts import build_prompt
+from openmle_gym.prompts import Surroundings, build_prompt
 from openmle_gym.scores import TestScore
 
 SCORED, OTHER, FAILED = card(3, 0.25, source="print('three')"), card(4, 0.5), card(5, signature="KeyError@main")
@@ -24,7 +24,7 @@ PARENTS = {
 
 
 def prompt(operator: Operator, **settings: object) -> str:
-    messages = build_prompt(operator, TASK, PARENTS[operator], limits=Limits(), **settings)  # pyright: ignore
+    messages = build_prompt(operator, TASK, PARENTS[operator], Surroundings(limits=Limits(), **settings))  # pyright: ignore
     assert [message.role for message in messages] == ["system", "user"]
     return messages[1].content
 
@@ -46,13 +46,13 @@ def test_wrong_parents_are_refused(operator: Operator, parents: list) -> None:
     if parents == PARENTS[operator]:
         return
     with pytest.raises(ValueError, match=r"takes|accept"):
-        build_prompt(operator, TASK, parents, limits=Limits())
+        build_prompt(operator, TASK, parents, Surroundings(limits=Limits()))
 
 
 def test_a_parent_is_shown_with_its_score_its_source_and_its_output_once() -> None:
-    shown = build_prompt(Operator.IMPROVE, TASK, [SCORED.model_copy(update={"log_head": "epoch 1"})], limits=Limits())[
-        1
-    ].content
+    shown = build_prompt(
+        Operator.IMPROVE, TASK, [SCORED.model_copy(update={"log_head": "epoch 1"})], Surroundings(limits=Limits())
+    )[1].content
     assert "- validation score: 0.25" in shown
     assert shown.count("print('three')") == 1
     assert shown.count("epoch 1") == 1
@@ -60,7 +60,7 @@ def test_a_parent_is_shown_with_its_score_its_source_and_its_output_once() -> No
 
 def test_a_failure_is_shown_with_its_signature_and_message() -> None:
     failed = FAILED.model_copy(update={"message": "KeyError: 'y'", "outcome": Outcome.CODE_EXECUTION_ERROR})
-    shown = build_prompt(Operator.DEBUG, TASK, [failed], limits=Limits())[1].content
+    shown = build_prompt(Operator.DEBUG, TASK, [failed], Surroundings(limits=Limits()))[1].content
     assert "- error: KeyError@main" in shown
     assert "KeyError: 'y'" in shown
 
@@ -68,7 +68,9 @@ def test_a_failure_is_shown_with_its_signature_and_message() -> None:
 @given(st.text(alphabet="`~\nab#", max_size=60))
 def test_a_parents_source_survives_its_fence_whatever_it_holds(inner: str) -> None:
     source = f"x = {inner!r}\n"
-    shown = build_prompt(Operator.IMPROVE, TASK, [card(0, 0.5, source=source)], limits=Limits())[1].content
+    shown = build_prompt(Operator.IMPROVE, TASK, [card(0, 0.5, source=source)], Surroundings(limits=Limits()))[
+        1
+    ].content
     section = shown[shown.index("# Parent program") :]
     assert parse_reply(section).source.strip() == source.strip()
 
@@ -78,15 +80,14 @@ def test_a_parents_source_survives_its_fence_whatever_it_holds(inner: str) -> No
 def test_no_prompt_holds_a_test_score(operator: Operator, marked: float) -> None:
     test = TestScore(value=marked, higher_is_better=True)
     parents = [each.model_copy(update={"test": test}) for each in PARENTS[operator]]
-    earlier = [SCORED.model_copy(update={"test": test})]
-    text = build_prompt(operator, TASK, parents, limits=Limits(), earlier=earlier)[1].content
+    text = build_prompt(operator, TASK, parents, Surroundings(limits=Limits()))[1].content
     assert f"{marked:.3g}" not in text
     assert "test score" not in text.lower()
 
 
 def test_long_descriptions_and_outputs_are_cut_in_the_middle() -> None:
     noisy = SCORED.model_copy(update={"log_head": "H" * 9000, "log_tail": "T" * 9000})
-    shown = build_prompt(Operator.IMPROVE, TASK, [noisy], limits=Limits())[1].content
+    shown = build_prompt(Operator.IMPROVE, TASK, [noisy], Surroundings(limits=Limits()))[1].content
     assert "characters cut" in shown
     assert len(shown) < 9000
 

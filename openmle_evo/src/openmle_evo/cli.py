@@ -1,45 +1,49 @@
-"""`openmle-evo`: search, resume, report, show."""
+"""`openmle-evo`: search, resume, report, show, audit, evaluate, compare."""
 
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import logging
-import os
 import sys
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from omegaconf import OmegaConf
-from openmle_gym.chat import ChatModel, OpenAIChat
-from openmle_gym.client import JobClient
-from openmle_gym.configuration import describe_config, load_config, secret_from_environment
+from openmle_gym.configuration import describe_config, load_config
 from openmle_gym.console import print_json, run_command
-from openmle_gym.errors import ConfigError, InfrastructureError
-from openmle_gym.evaluate import JobSettings
-from openmle_gym.execute import LocalExecutor
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
-from openmle_gym.isolation.choose import strongest_runner
-from openmle_gym.jobs import MIB, Executor, Limits
-from openmle_gym.policies.recipes import RecipePolicy
-from openmle_gym.prompts import public_task
+from openmle_gym.memory import MemoryConfig
+from openmle_gym.prompts import PromptConfig
 from openmle_gym.task import TaskPackage, load_package
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from openmle_evo import __version__
-from openmle_evo.config import CONFIGS, PolicyConfig, SearchConfig
-from openmle_evo.final import grade_finally
+from openmle_evo.audit import audit, write_bundle
+from openmle_evo.config import (
+    CONFIGS,
+    BudgetConfig,
+    IslandsConfig,
+    PolicyConfig,
+    ScheduleConfig,
+    SearchConfig,
+    SelectionConfig,
+)
+from openmle_evo.evaluation import cli as evaluation_cli
+from openmle_evo.launch import (
+    GRADE_KEY_VARIABLE,
+    SUBMIT_KEY_VARIABLE,
+    Place,
+    create_run,
+    executors,
+    run_to_end,
+    stored_config,
+)
 from openmle_evo.report import print_summary, write_report
-from openmle_evo.run import RunDirectory, RunManifest, read_final
-from openmle_evo.search import Search
+from openmle_evo.run import RunDirectory
 
-SUBMIT_KEY_VARIABLE = "OPENMLE_SANDBOX_KEY"
-GRADE_KEY_VARIABLE = "OPENMLE_SANDBOX_GRADE_KEY"
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells use it."""
 
 log = logging.getLogger("openmle_evo")
 
@@ -73,18 +77,37 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="print a run's summary")
     show.add_argument("run_dir", type=Path, metavar="RUN")
     show.set_defaults(run=_show)
+    check = commands.add_parser("audit", help="check that a run selected on validation scores alone")
+    check.add_argument("run_dir", type=Path, metavar="RUN")
+    check.add_argument("--bundle", type=Path, metavar="TAR", help="write all that the audit rests on into one file")
+    check.set_defaults(run=_audit)
+    evaluation_cli.add_commands(commands)
     return parser
 
 
+_GROUPS = {
+    "budget": BudgetConfig,
+    "schedule": ScheduleConfig,
+    "selection": SelectionConfig,
+    "islands": IslandsConfig,
+    "memory": MemoryConfig,
+    "prompt": PromptConfig,
+    "policy": PolicyConfig,
+}
+
+
 def _settings_help() -> str:
-    profiles = ", ".join(sorted(path.stem for path in (CONFIGS / "policy").glob("*.yaml")))
+    def profiles(group: str) -> str:
+        return ", ".join(sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")))
+
     return "\n".join(
         [
             "settings (key=value):",
             describe_config(SearchConfig),
             "",
-            f"policy=PROFILE, one of: {profiles}; its settings (policy.key=value):",
-            describe_config(PolicyConfig),
+            f"search=PROFILE, a whole way to search, one of: {profiles('search')}",
+            f"policy=PROFILE, one of: {profiles('policy')}",
+            *(f"\n{name}.key=value:\n{describe_config(schema)}" for name, schema in _GROUPS.items()),
             "",
             "secrets come from the environment only:",
             f"  {SUBMIT_KEY_VARIABLE}        the sandbox service's key for search",
@@ -100,23 +123,8 @@ def _search(options: argparse.Namespace) -> int:
 
 async def _start(config: SearchConfig) -> int:
     package = load_package(config.task)
-    now = datetime.now(UTC)
-    run_dir = Path(config.run_dir or f"runs/{package.name}-{now:%Y%m%d-%H%M%S}")
-    async with _executors(config, package) as place:
-        manifest = RunManifest(
-            run_id=f"{package.name}-{uuid.uuid4().hex[:8]}",
-            created_at=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
-            openmle_version=__version__,
-            task=package.name,
-            title=package.manifest.title or package.name,
-            metric=package.manifest.metric,
-            package=str(package.root),
-            policy=config.policy.model or config.policy.kind,
-            executor=config.service or "local",
-            isolation=place.isolation,
-            settings=dataclasses.asdict(config),
-        )
-        return await _run_to_report(RunDirectory.create(run_dir, manifest), config, package, place)
+    async with executors(config, package) as place:
+        return await _run_to_report(await create_run(config, package, place), config, package, place)
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -124,101 +132,26 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 async def _go_on(run: RunDirectory) -> int:
-    stored = OmegaConf.merge(OmegaConf.structured(SearchConfig), run.manifest.settings)
-    config = OmegaConf.to_object(stored)
-    assert isinstance(config, SearchConfig)
+    config = stored_config(run)
     package = load_package(run.manifest.package)
-    async with _executors(config, package) as place:
+    async with executors(config, package) as place:
         return await _run_to_report(run, config, package, place)
 
 
-class _Place(NamedTuple):
-    """Where programs run, and who may grade them on which split."""
-
-    searcher: Executor
-    grader: Executor | None
-    """None when no key for the test split was given."""
-    isolation: str
-
-
-@contextlib.asynccontextmanager
-async def _executors(config: SearchConfig, package: TaskPackage) -> AsyncIterator[_Place]:
-    if config.service is None:
-        runner = await strongest_runner(
-            config.runner, docker_image=config.docker_image, allow_process=config.allow_process
-        )
-        log.info("programs run on this machine, isolation: %s", runner.isolation)
-        local = LocalExecutor(
-            task_root=package.root.parent, runner=runner, limits=_limits(config), parallel=config.workers
-        )
-        yield _Place(local, local, runner.isolation)
-        return
-    grade_key = secret_from_environment(GRADE_KEY_VARIABLE)
-    async with contextlib.AsyncExitStack() as stack:
-        submit_key = secret_from_environment(SUBMIT_KEY_VARIABLE)
-        searcher = await stack.enter_async_context(JobClient(config.service, api_key=submit_key))
-        grader = await stack.enter_async_context(JobClient(config.service, api_key=grade_key)) if grade_key else None
-        yield _Place(searcher, grader, await searcher.isolation())
-
-
-async def _run_to_report(run: RunDirectory, config: SearchConfig, package: TaskPackage, place: _Place) -> int:
+async def _run_to_report(run: RunDirectory, config: SearchConfig, package: TaskPackage, place: Place) -> int:
     """Search, final grading, report: the whole of a run."""
-    job = JobSettings(
-        data_dir=config.data_dir or str(package.root),
-        timeout_seconds=config.timeout_seconds,
-        resource_type=package.manifest.compute,
-    )
     try:
-        async with _policy(config.policy) as policy:
-            with _progress(config.steps, run.cards()) as on_card:
-                search = Search(
-                    run=run,
-                    task=public_task(package),
-                    policy=policy,
-                    executor=place.searcher,
-                    config=config,
-                    limits=_limits(config),
-                    job=job,
-                    on_card=on_card,
-                )
-                best = await search.run_to_end()
-        if best is not None and place.grader is not None and read_final(run.path) is None:
-            run.write_final(await grade_finally(best, package, grader=place.grader, settings=job))
-    except (asyncio.CancelledError, InfrastructureError):
-        log.warning("stopped; nothing is lost: go on with `openmle-evo resume %s`", run.path)
-        raise
+        with _progress(config.budget.attempts, run.cards()) as on_card:
+            ended = await run_to_end(run, config, package, place, on_card)
     finally:
         run.close()
         report = write_report(run.path)
     print_summary(run.path, Console(stderr=True))
-    print_json({"run_dir": str(run.path), "report": str(report), "best_attempt": best.attempt if best else None})
-    return 0 if best is not None else 1
-
-
-def _limits(config: SearchConfig) -> Limits:
-    return Limits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mib * MIB)
-
-
-@contextlib.asynccontextmanager
-async def _policy(config: PolicyConfig) -> AsyncIterator[ChatModel]:
-    if config.kind == "recipes":
-        yield RecipePolicy()
-        return
-    base_url = config.base_url or os.environ.get("OPENAI_BASE_URL", "")
-    model = config.model or os.environ.get("OPENMLE_MODEL", "")
-    if not base_url or not model:
-        raise ConfigError("policy: set policy.base_url and policy.model, or OPENAI_BASE_URL and OPENMLE_MODEL")
-    async with OpenAIChat(
-        base_url,
-        model=model,
-        api_key=secret_from_environment(config.api_key_variable),
-        temperature=config.temperature,
-        top_p=config.top_p,
-        max_tokens=config.max_tokens,
-        timeout_seconds=config.timeout_seconds,
-        stream=config.stream,
-    ) as endpoint:
-        yield endpoint
+    best = ended.best.attempt if ended.best else None
+    print_json({"run_dir": str(run.path), "report": str(report), "best_attempt": best})
+    if ended.interrupted:
+        return INTERRUPTED
+    return 0 if ended.best is not None else 1
 
 
 @contextlib.contextmanager
@@ -249,3 +182,15 @@ def _report(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     print_summary(options.run_dir, Console(file=sys.stdout))
     return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    findings = audit(options.run_dir)
+    console = Console(stderr=True)
+    for finding in findings:
+        console.print(f"{'passed' if finding.passed else 'FAILED'}  {finding.check}: {finding.message}", markup=False)
+    result: dict[str, object] = {"findings": [finding.model_dump() for finding in findings]}
+    if options.bundle is not None:
+        result |= {"bundle": str(options.bundle), "sha256": write_bundle(options.run_dir, options.bundle)}
+    print_json(result)
+    return 0 if all(finding.passed for finding in findings) else 1

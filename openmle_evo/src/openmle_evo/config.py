@@ -5,6 +5,8 @@ from pathlib import Path
 
 from omegaconf import MISSING
 from openmle_gym.errors import ConfigError
+from openmle_gym.memory import MemoryConfig
+from openmle_gym.prompts import PromptConfig
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -31,17 +33,30 @@ class PolicyConfig:
     """How long one call may take."""
     stream: bool = False
     """Ask the endpoint to stream its reply."""
+    prompt_price: float | None = None
+    """US dollars for a million prompt tokens; None when no price is known."""
+    completion_price: float | None = None
+    """US dollars for a million completion tokens."""
+    prices_of: str = ""
+    """The date of the prices."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("recipes", "openai"):
             raise ConfigError(f"policy.kind: must be recipes or openai, got {self.kind!r}")
         _at_least("policy.temperature", self.temperature, 0.0)
         _at_least("policy.max_tokens", self.max_tokens, 1)
+        if (self.prompt_price is None) != (self.completion_price is None):
+            raise ConfigError("policy.prompt_price and policy.completion_price: give both or neither")
+
+    @property
+    def priced(self) -> bool:
+        """Whether calls have a known price."""
+        return self.prompt_price is not None
 
 
 @dataclass
 class SelectionConfig:
-    """How parents are drawn: softmax((score * s + gain * d + novelty * n) / temperature)."""
+    """How parents are drawn: softmax((score * s + gain * d + novelty * n - visits * v) / temperature)."""
 
     score: float = 1.0
     """Weight of the candidate's own score."""
@@ -49,17 +64,65 @@ class SelectionConfig:
     """Weight of its improvement over its best parent."""
     novelty: float = 0.25
     """Weight of its method family's rarity."""
+    visits: float = 0.0
+    """How much a candidate loses for having been a parent: this times log(1 + how often)."""
+    weights: str = "fixed"
+    """`fixed`: as above; `learned`: one of four emphases per attempt, by how often each has set a new best on this
+    task."""
+    normalise: str = "minmax"
+    """How scores and gains become comparable: `minmax`, `rank`, `hybrid` (half of each) or `robust` (quartiles, so that
+    an outlier does not flatten the rest)."""
     temperature: float = 1.0
-    """Softmax temperature; smaller is greedier."""
+    """Softmax temperature at the start; smaller is greedier."""
+    final_temperature: float | None = None
+    """Temperature at the last attempt, reached in equal steps; by default it stays."""
+    distinct: bool = False
+    """Count programs that differ in comments and layout alone as one candidate."""
+    second_parent: str = "drawn"
+    """Crossover's second parent: `drawn` as the first, or `complementary`: of another method family, where there is
+    one."""
 
     def __post_init__(self) -> None:
         _more_than("selection.temperature", self.temperature, 0.0)
+        if self.final_temperature is not None:
+            _more_than("selection.final_temperature", self.final_temperature, 0.0)
+        _one_of("selection.weights", self.weights, ("fixed", "learned"))
+        _one_of("selection.normalise", self.normalise, ("minmax", "rank", "hybrid", "robust"))
+        _one_of("selection.second_parent", self.second_parent, ("drawn", "complementary"))
+        _at_least("selection.visits", self.visits, 0.0)
+
+
+@dataclass
+class IslandsConfig:
+    """The populations that parents are drawn from."""
+
+    count: int = 1
+    """Populations that evolve apart."""
+    max_size: int = 500
+    """Programs on one island; beyond it the worst one leaves."""
+    admission: str = "mean"
+    """Which valid programs may be parents: those at least as good as the island's `mean`, `all`, or `novel`: all that
+    differ from every member in more than comments and layout."""
+    reset_every: int = 5
+    """Attempts between two chances of a reset: a generation."""
+    reset_probability: float = 0.0
+    """Chance that the weaker half of the islands is then reduced to its best programs and takes in one migrant each."""
+
+    def __post_init__(self) -> None:
+        _at_least("islands.count", self.count, 1)
+        _at_least("islands.max_size", self.max_size, 2)
+        _one_of("islands.admission", self.admission, ("mean", "all", "novel"))
+        _at_least("islands.reset_every", self.reset_every, 1)
+        _fraction("islands.reset_probability", self.reset_probability)
 
 
 @dataclass
 class ScheduleConfig:
     """Which operator comes next."""
 
+    kind: str = "evolve"
+    """`evolve`: the four operators; `greedy`: Improve the best, now and then Debug a random failure; `best_of_n`:
+    independent Drafts."""
     initial_drafts: int = 5
     """A run starts with so many Drafts, and the mending of those that fail, whatever else would be possible."""
     draft_probability: float = 0.0
@@ -68,19 +131,49 @@ class ScheduleConfig:
     """Chance of Crossover rather than Improve, once it is allowed."""
     crossover_from_attempt: int = 10
     """The first attempt that may be a Crossover: two generations of five."""
+    debug_probability: float = 0.5
+    """With `greedy`: chance of mending a failure rather than improving the best."""
     max_debug_depth: int = 10
     """How many Debug attempts in a row one failing program gets."""
-    max_population: int = 500
-    """Programs that may be parents; beyond it the worst one leaves."""
+    max_debug_seconds: float = 21600.0
+    """No further Debug once one failing program and its mending took so long in the sandbox."""
 
     def __post_init__(self) -> None:
+        _one_of("schedule.kind", self.kind, ("evolve", "greedy", "best_of_n"))
         _at_least("schedule.initial_drafts", self.initial_drafts, 1)
         _at_least("schedule.max_debug_depth", self.max_debug_depth, 0)
-        _at_least("schedule.max_population", self.max_population, 2)
-        for name in ("draft_probability", "crossover_probability"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise ConfigError(f"schedule.{name}: must be in [0, 1], got {value}")
+        _at_least("schedule.max_debug_seconds", self.max_debug_seconds, 0.0)
+        for name in ("draft_probability", "crossover_probability", "debug_probability"):
+            _fraction(f"schedule.{name}", getattr(self, name))
+
+
+@dataclass
+class BudgetConfig:
+    """When a run stops. Waiting for a place in the sandbox is not charged; a resumed run goes on with what was spent."""
+
+    attempts: int = 40
+    """Judged attempts."""
+    sandbox_seconds: float | None = None
+    """Wall clock of programs and their grading, all workers together. Published: 43,200."""
+    model_seconds: float | None = None
+    """Wall clock of model calls, all workers together."""
+    total_seconds: float | None = None
+    """Sandbox and model seconds together. Published: 64,800."""
+    wall_seconds: float | None = None
+    """Wall clock of the search itself, over all its lives."""
+    tokens: int | None = None
+    """Prompt and completion tokens of all model calls, failed ones and notes included."""
+    dollars: float | None = None
+    """Cost of all model calls, by `policy.prompt_price` and `policy.completion_price`."""
+    grace_seconds: float = 60.0
+    """When the wall clock is spent, how long attempts under way may take to their end; then they are cancelled."""
+
+    def __post_init__(self) -> None:
+        _at_least("budget.attempts", self.attempts, 1)
+        _at_least("budget.grace_seconds", self.grace_seconds, 0.0)
+        for name in ("sandbox_seconds", "model_seconds", "total_seconds", "wall_seconds", "tokens", "dollars"):
+            if (value := getattr(self, name)) is not None:
+                _more_than(f"budget.{name}", value, 0.0)
 
 
 @dataclass
@@ -93,12 +186,8 @@ class SearchConfig:
     """The package as the service sees it; by default the same path."""
     run_dir: str | None = None
     """Where the run is kept; by default runs/<task>-<time>."""
-    steps: int = 40
-    """Stop after this many judged attempts."""
-    sandbox_seconds: float | None = None
-    """Stop when programs and their grading have taken this much wall clock in the sandbox, all workers together."""
     workers: int = 2
-    """Attempts under way at once. With 1 a run is the same each time it is run with the same seed and policy."""
+    """Attempts under way at once; may be more than the sandbox runs at once, so that it never waits for a reply. With 1 a run is the same each time it is run with the same seed and policy."""
     seed: int = 0
     """All randomness follows from it and from the attempt's number."""
     timeout_seconds: float = 60.0
@@ -119,14 +208,23 @@ class SearchConfig:
     """How parents are drawn."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     """Which operator comes next."""
+    islands: IslandsConfig = field(default_factory=IslandsConfig)
+    """Where parents come from."""
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    """When the run stops."""
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    """What operators are told of earlier attempts."""
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    """How long prompts may be."""
+    tokenizer: str = ""
+    """A tokenizer.json; when set, the lengths in memory and prompt are tokens, else characters."""
 
     def __post_init__(self) -> None:
-        _at_least("steps", self.steps, 1)
         _at_least("workers", self.workers, 1)
         _at_least("memory_mib", self.memory_mib, 64)
         _more_than("timeout_seconds", self.timeout_seconds, 0.0)
-        if self.sandbox_seconds is not None:
-            _more_than("sandbox_seconds", self.sandbox_seconds, 0.0)
+        if self.budget.dollars is not None and not self.policy.priced:
+            raise ConfigError("budget.dollars: needs policy.prompt_price and policy.completion_price")
 
 
 def _at_least(name: str, value: float, least: float) -> None:
@@ -137,3 +235,13 @@ def _at_least(name: str, value: float, least: float) -> None:
 def _more_than(name: str, value: float, bound: float) -> None:
     if not value > bound:
         raise ConfigError(f"{name}: must be more than {bound}, got {value}")
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
+
+
+def _fraction(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{name}: must be in [0, 1], got {value}")

@@ -22,11 +22,12 @@ shutil.copyfile(os.path.join(os.environ["DATA_DIR"], "sample_submission.csv"), "
 
 
 async def grade_finally(
-    best: ExperienceCard, package: TaskPackage, *, grader: Executor, settings: JobSettings
+    best: ExperienceCard, package: TaskPackage, *, cards: int, grader: Executor, settings: JobSettings
 ) -> FinalReport:
     """Grades the chosen program, and the sample submission beside it, on the test split.
 
     Args:
+        cards: How many the run has.
         grader: An executor that may grade on the test split.
 
     Raises:
@@ -47,6 +48,7 @@ async def grade_finally(
         message=_failure(program),
         sample_submission=sample.test(),
         standing=standing(test, package),
+        cards=cards,
         finished_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
     )
 

@@ -1,7 +1,7 @@
 """A run's directory: everything that the run knows is in it, so that it can be killed at any moment and resumed.
 
 <run>/manifest.json    what is searched, and how; written once
-<run>/store.sqlite     cards (append-only), and the attempts that are under way
+<run>/store.sqlite     cards (append-only), the attempts that are under way, model calls, notes, the time spent
 <run>/best.py          the best program so far; derived, rewritten whole
 <run>/final.json       the one grading on the test split; written once, at the end
 <run>/report.html      made by `openmle-evo report`
@@ -11,19 +11,26 @@ import fcntl
 import json
 import os
 import sqlite3
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
-from openmle_gym.chat import Completion
+from openmle_gym.chat import Completion, Message
 from openmle_gym.contracts import Contract
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.evaluate import Attempt
 from openmle_gym.experience import ExperienceCard, Selection
 from openmle_gym.manifest import Metric
 from openmle_gym.operators import Operator
+from openmle_gym.prompts import Remaining
 from openmle_gym.scores import TestScore, ValidationScore
 from openmle_gym.store import CardStore
 from pydantic import JsonValue, ValidationError
+
+from openmle_evo.budget import ModelCall
 
 
 class RunManifest(Contract):
@@ -43,6 +50,8 @@ class RunManifest(Contract):
     executor: str
     """Where programs ran: a service's address, or `local`."""
     isolation: str
+    packages: tuple[str, ...] = ()
+    """Installed where programs run, as `name version`."""
     settings: dict[str, JsonValue]
     """The search's settings, without secrets."""
 
@@ -72,6 +81,8 @@ class FinalReport(Contract):
     """The sample submission's score on the same rows; None when the metric refuses it."""
     standing: Standing | None
     """None when the task has no leaderboard or there is no test score."""
+    cards: int = 0
+    """How many cards the run had when the program was chosen."""
     finished_at: str
 
 
@@ -83,6 +94,10 @@ CREATE TABLE IF NOT EXISTS pending (
     choice TEXT NOT NULL,
     reply TEXT
 );
+CREATE TABLE IF NOT EXISTS exchanges (attempt INTEGER PRIMARY KEY, messages BLOB NOT NULL, reply BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS calls (call TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS notes (attempt INTEGER PRIMARY KEY, note TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS lives (seconds REAL NOT NULL);
 """
 
 
@@ -90,12 +105,14 @@ class _Choice(Contract):
     operator: Operator
     parents: tuple[int, ...]
     selection: Selection
+    remaining: Remaining
 
 
 class PendingAttempt(NamedTuple):
-    """An attempt that is under way: what was chosen, and the policy's reply once there is one."""
+    """An attempt that is under way: what was chosen, what was left then, and the policy's reply once there is one."""
 
     attempt: Attempt
+    remaining: Remaining
     reply: Completion | None
 
 
@@ -112,9 +129,12 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"{path}: another process is running this run") from error
         self.store = CardStore(path / "store.sqlite")
-        self._pending = sqlite3.connect(path / "store.sqlite", isolation_level=None)
-        self._pending.execute("PRAGMA synchronous=FULL")
-        self._pending.executescript(_SCHEMA)
+        self._tables = sqlite3.connect(path / "store.sqlite", isolation_level=None)
+        self._tables.execute("PRAGMA synchronous=FULL")
+        self._tables.executescript(_SCHEMA)
+        (self._earlier_seconds,) = self._tables.execute("SELECT total(seconds) FROM lives").fetchone()
+        self._life = self._tables.execute("INSERT INTO lives VALUES (0)").lastrowid
+        self._born = time.monotonic()
 
     @classmethod
     def create(cls, path: Path, manifest: RunManifest) -> Self:
@@ -134,16 +154,25 @@ class RunDirectory:
         """Opens a run that was started before, finished or not."""
         return cls(path, read_run_manifest(path))
 
-    def choose(self, attempt: Attempt) -> None:
+    def choose(self, attempt: Attempt, remaining: Remaining) -> None:
         """Records what an attempt is about to do; it is on disk when this returns."""
-        choice = _Choice(operator=attempt.operator, parents=attempt.parents, selection=attempt.selection)
-        self._pending.execute("INSERT INTO pending VALUES (?, ?, NULL)", (attempt.attempt, choice.model_dump_json()))
-
-    def replied(self, attempt: Attempt, reply: Completion) -> None:
-        """Records the policy's reply, so that a resumed run does not ask (and pay) again."""
-        self._pending.execute(
-            "UPDATE pending SET reply = ? WHERE attempt = ?", (reply.model_dump_json(), attempt.attempt)
+        choice = _Choice(
+            operator=attempt.operator, parents=attempt.parents, selection=attempt.selection, remaining=remaining
         )
+        self._tables.execute("INSERT INTO pending VALUES (?, ?, NULL)", (attempt.attempt, choice.model_dump_json()))
+
+    def replied(self, attempt: Attempt, messages: Sequence[Message], reply: Completion) -> None:
+        """Records the prompt and the policy's reply, so that a resumed run does not ask (and pay) again."""
+        asked = json.dumps([message.model_dump() for message in messages], ensure_ascii=False)
+        said = json.dumps({"text": reply.text, "reasoning": reply.reasoning}, ensure_ascii=False)
+        with transaction(self._tables):
+            self._tables.execute(
+                "INSERT OR REPLACE INTO exchanges VALUES (?, ?, ?)",
+                (attempt.attempt, zlib.compress(asked.encode()), zlib.compress(said.encode())),
+            )
+            self._tables.execute(
+                "UPDATE pending SET reply = ? WHERE attempt = ?", (reply.model_dump_json(), attempt.attempt)
+            )
 
     def judged(self, card: ExperienceCard) -> None:
         """Commits an attempt's card; from here on the attempt is over.
@@ -151,7 +180,8 @@ class RunDirectory:
         A kill between the two statements leaves a pending attempt that has a card; `pending` passes it over.
         """
         self.store.append(card)
-        self._pending.execute("DELETE FROM pending WHERE attempt = ?", (card.attempt,))
+        self._tables.execute("DELETE FROM pending WHERE attempt = ?", (card.attempt,))
+        self._tables.execute("UPDATE lives SET seconds = ? WHERE rowid = ?", (self._this_life(), self._life))
 
     def cards(self) -> list[ExperienceCard]:
         """The run's cards, in the order of their commits."""
@@ -160,7 +190,7 @@ class RunDirectory:
     def pending(self) -> list[PendingAttempt]:
         """The attempts that were under way when the run stopped, by number."""
         done = {card.attempt for card in self.cards()}
-        rows = self._pending.execute("SELECT attempt, choice, reply FROM pending ORDER BY attempt").fetchall()
+        rows = self._tables.execute("SELECT attempt, choice, reply FROM pending ORDER BY attempt").fetchall()
         return [self._restore(*row) for row in rows if row[0] not in done]
 
     def _restore(self, number: int, choice: str, reply: str | None) -> PendingAttempt:
@@ -173,7 +203,31 @@ class RunDirectory:
             parents=chosen.parents,
             selection=chosen.selection,
         )
-        return PendingAttempt(attempt, Completion.model_validate_json(reply) if reply else None)
+        return PendingAttempt(attempt, chosen.remaining, Completion.model_validate_json(reply) if reply else None)
+
+    def called(self, call: ModelCall) -> None:
+        """Records a model call."""
+        self._tables.execute("INSERT INTO calls VALUES (?)", (call.model_dump_json(),))
+
+    def calls(self) -> list[ModelCall]:
+        """Every model call so far, in order."""
+        rows = self._tables.execute("SELECT call FROM calls ORDER BY rowid").fetchall()
+        return [ModelCall.model_validate_json(row) for (row,) in rows]
+
+    def noted(self, attempt: int, note: str) -> None:
+        """Records a model's note on an attempt."""
+        self._tables.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (attempt, note))
+
+    def notes(self) -> dict[int, str]:
+        """The models' notes by attempt."""
+        return dict(self._tables.execute("SELECT attempt, note FROM notes").fetchall())
+
+    def wall_seconds(self) -> float:
+        """For how long the run has been open, over all its lives; of a life that was killed, up to its last card."""
+        return self._earlier_seconds + self._this_life()
+
+    def _this_life(self) -> float:
+        return time.monotonic() - self._born
 
     def write_best(self, card: ExperienceCard) -> None:
         """Rewrites `best.py`."""
@@ -185,9 +239,22 @@ class RunDirectory:
 
     def close(self) -> None:
         """Closes the files and lets the next process in."""
+        self._tables.execute("UPDATE lives SET seconds = ? WHERE rowid = ?", (self._this_life(), self._life))
         self.store.close()
-        self._pending.close()
+        self._tables.close()
         self._lock.close()
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is done inside, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def read_run_manifest(path: Path) -> RunManifest:

@@ -1,16 +1,18 @@
-"""What the next attempt does: a pure function of the cards, the attempts under way, and the attempt's own randomness."""
+"""What the next attempt does: a pure function of the cards, the islands, the attempts under way, and a seed."""
 
-import hashlib
 import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from openmle_gym.evaluate import Attempt
 from openmle_gym.experience import ExperienceCard, Selection
+from openmle_gym.features import best_card
 from openmle_gym.operators import Operator
 
-from openmle_evo.config import ScheduleConfig, SelectionConfig
-from openmle_evo.selection import draw, listed, population, weigh
+from openmle_evo.config import ScheduleConfig, SearchConfig
+from openmle_evo.islands import Islands
+from openmle_evo.randomness import attempt_seed
+from openmle_evo.selection import draw, draw_complementary, listed, temperature_of, weigh, weights_of
 
 REPEATED = "the same error twice"
 
@@ -23,65 +25,133 @@ class Choice(NamedTuple):
     selection: Selection
 
 
-def attempt_seed(seed: int, attempt: int) -> int:
-    """The seed of everything random in an attempt, the policy's call included; in [0, 2**31)."""
-    digest = hashlib.sha256(f"{seed}/{attempt}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") >> 1
-
-
 def choose(
-    number: int,
-    cards: Sequence[ExperienceCard],
-    under_way: Sequence[Attempt],
-    *,
-    schedule: ScheduleConfig,
-    selection: SelectionConfig,
-    seed: int,
+    number: int, cards: Sequence[ExperienceCard], under_way: Sequence[Attempt], islands: Islands, config: SearchConfig
 ) -> Choice:
     """Chooses attempt `number`'s operator and parents.
 
-    In this order: mend a failed program; draft anew where mending went in circles; draft while there is nothing else
-    to build on; then, by chance, Draft, Crossover or Improve.
+    Args:
+        islands: As the cards have made them.
     """
-    rng = random.Random(attempt_seed(seed, number))
-    if broken := _to_mend(cards, under_way, schedule.max_debug_depth):
-        return Choice(Operator.DEBUG, (broken.attempt,), Selection(reason=f"attempt {broken.attempt} failed"))
+    rng = random.Random(attempt_seed(config.seed, number))
+    if config.schedule.kind == "best_of_n":
+        choice = _draft("independent drafts", islands, rng)
+    elif config.schedule.kind == "greedy":
+        choice = _greedy(cards, under_way, config.schedule, islands, rng)
+    else:
+        choice = _evolve(number, cards, under_way, islands, config, rng)
+    return choice._replace(selection=choice.selection.model_copy(update={"committed": len(cards)}))
+
+
+def _evolve(
+    number: int,
+    cards: Sequence[ExperienceCard],
+    under_way: Sequence[Attempt],
+    islands: Islands,
+    config: SearchConfig,
+    rng: random.Random,
+) -> Choice:
+    """In this order: mend a failed program; draft anew where mending went in circles; draft while there is nothing
+    else to build on; then, by chance, Draft, Crossover or Improve."""
+    schedule = config.schedule
+    if broken := next(iter(_to_mend(cards, under_way, schedule)), None):
+        return _debug(broken)
     if _circles(cards) > sum(made.selection.reason == REPEATED for made in (*cards, *under_way)):
-        return _draft(REPEATED)
-    if sum(made.operator is Operator.DRAFT for made in (*cards, *under_way)) < schedule.initial_drafts:
-        return _draft("warm-up")
-    members = population(cards, schedule.max_population)
-    if not members:
-        return _draft("no valid program yet")
+        return _draft(REPEATED, islands, rng)
+    if _drafts(cards, under_way) < schedule.initial_drafts:
+        return _draft("warm-up", islands, rng)
+    if not any(islands.members):
+        return _draft("no valid program yet", islands, rng)
     if rng.random() < schedule.draft_probability:
-        return _draft("by chance")
+        return _draft("by chance", islands, rng)
     crossing = number >= schedule.crossover_from_attempt and rng.random() < schedule.crossover_probability
-    operator = Operator.CROSSOVER if crossing and len(members) > 1 else Operator.IMPROVE
-    candidates = weigh(members, cards, selection)
-    drawn = draw(candidates, operator.parent_count, rng)
+    temperature = temperature_of(config.selection, number, config.budget.attempts)
+    pair = islands.draw(2, rng, temperature) if crossing else None
+    if pair is not None:
+        return _select(Operator.CROSSOVER, pair, cards, islands, config, temperature, rng)
+    island = islands.draw(1, rng, temperature)
+    assert island is not None
+    return _select(Operator.IMPROVE, island, cards, islands, config, temperature, rng)
+
+
+def _select(
+    operator: Operator,
+    island: int,
+    cards: Sequence[ExperienceCard],
+    islands: Islands,
+    config: SearchConfig,
+    temperature: float,
+    rng: random.Random,
+) -> Choice:
+    members = islands.members[island]
+    weights = weights_of(config.selection, cards, rng)
+    everyone = [member for each in islands.members for member in each]
+    candidates = weigh(members, cards, config.selection, weights=weights, temperature=temperature, everyone=everyone)
+    if operator is Operator.CROSSOVER and len(candidates) < 2:  # all members are one program
+        operator = Operator.IMPROVE
+    if operator is Operator.CROSSOVER and config.selection.second_parent == "complementary":
+        drawn = draw_complementary(candidates, {member.attempt: member for member in members}, rng)
+    else:
+        drawn = draw(candidates, operator.parent_count, rng)
     record = Selection(
         reason="drawn by score, gain and novelty",
-        temperature=selection.temperature,
+        island=island,
+        weights=weights,
+        temperature=temperature,
         candidates=listed(candidates, drawn),
     )
     return Choice(operator, tuple(candidate.attempt for candidate in drawn), record)
 
 
-def _draft(reason: str) -> Choice:
-    return Choice(Operator.DRAFT, (), Selection(reason=reason))
+def _greedy(
+    cards: Sequence[ExperienceCard],
+    under_way: Sequence[Attempt],
+    schedule: ScheduleConfig,
+    islands: Islands,
+    rng: random.Random,
+) -> Choice:
+    """Best-first search with random debugging, as in AIDE."""
+    if _drafts(cards, under_way) < schedule.initial_drafts:
+        return _draft("warm-up", islands, rng)
+    broken = _to_mend(cards, under_way, schedule)
+    best = best_card(cards)
+    if broken and (best is None or rng.random() < schedule.debug_probability):
+        return _debug(rng.choice(broken))
+    if best is None:
+        return _draft("no valid program yet", islands, rng)
+    return Choice(Operator.IMPROVE, (best.attempt,), Selection(reason="the best so far"))
 
 
-def _to_mend(cards: Sequence[ExperienceCard], under_way: Sequence[Attempt], max_depth: int) -> ExperienceCard | None:
-    """The oldest failed program that nobody has tried to mend, unless its line of mending is spent."""
+def _debug(broken: ExperienceCard) -> Choice:
+    selection = Selection(reason=f"attempt {broken.attempt} failed", island=broken.selection.island)
+    return Choice(Operator.DEBUG, (broken.attempt,), selection)
+
+
+def _draft(reason: str, islands: Islands, rng: random.Random) -> Choice:
+    count = len(islands.members)
+    return Choice(Operator.DRAFT, (), Selection(reason=reason, island=rng.randrange(count) if count > 1 else 0))
+
+
+def _drafts(cards: Sequence[ExperienceCard], under_way: Sequence[Attempt]) -> int:
+    return sum(made.operator is Operator.DRAFT for made in (*cards, *under_way))
+
+
+def _to_mend(
+    cards: Sequence[ExperienceCard], under_way: Sequence[Attempt], schedule: ScheduleConfig
+) -> list[ExperienceCard]:
+    """The failed programs that nobody has tried to mend, oldest first, but for those whose line of mending is spent."""
     by_attempt = {card.attempt: card for card in cards}
     taken = {parent for made in (*cards, *under_way) if made.operator is Operator.DEBUG for parent in made.parents}
+    open_cards = []
     for card in cards:
         if card.attempt in taken or not card.may_parent(Operator.DEBUG):
             continue
         line = _mending_line(card, by_attempt)
-        if len(line) <= max_depth and not _in_circles(line):
-            return card
-    return None
+        seconds = sum(each.sandbox_seconds for each in line)
+        spent = len(line) > schedule.max_debug_depth or seconds >= schedule.max_debug_seconds
+        if not spent and not _in_circles(line):
+            open_cards.append(card)
+    return open_cards
 
 
 def _mending_line(card: ExperienceCard, by_attempt: dict[int, ExperienceCard]) -> list[ExperienceCard]:

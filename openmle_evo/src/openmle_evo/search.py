@@ -6,23 +6,29 @@ whole run is a function of its settings: the same attempts in the same order, in
 """
 
 import asyncio
-from collections.abc import Callable
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from openmle_gym.chat import ChatModel, Completion, Message
+from openmle_gym.errors import ModelUnavailable
 from openmle_gym.evaluate import Attempt, JobSettings, evaluate_reply
 from openmle_gym.experience import ExperienceCard
-from openmle_gym.features import best_card, ranked
+from openmle_gym.features import best_card
 from openmle_gym.jobs import Executor, Limits
-from openmle_gym.operators import Operator
-from openmle_gym.prompts import PublicTask, build_prompt
+from openmle_gym.memory import Measure, Recalled, recall, remembered
+from openmle_gym.prompts import PublicTask, Remaining, Surroundings, build_prompt, summary_prompt
 
+from openmle_evo.budget import Ledger, ModelCall, Purpose, clamped_timeout, exhausted, remaining, spent
 from openmle_evo.config import SearchConfig
+from openmle_evo.islands import Islands
+from openmle_evo.randomness import attempt_seed, seeded
 from openmle_evo.run import PendingAttempt, RunDirectory
-from openmle_evo.schedule import attempt_seed, choose
+from openmle_evo.schedule import choose
 
-EARLIER_IN_DRAFTS = 12
-"""How many earlier attempts a Draft is told of: the best ones, so that it does something else."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -37,65 +43,100 @@ class Search:
     config: SearchConfig
     limits: Limits
     job: JobSettings
+    measure: Measure = len
+    """In what unit the lengths of prompts and memory count."""
     on_card: Callable[[ExperienceCard], None] = lambda card: None
     _cards: list[ExperienceCard] = field(init=False)
-    _under_way: dict[int, Attempt] = field(init=False, default_factory=dict)
+    _calls: list[ModelCall] = field(init=False)
+    _notes: dict[int, str] = field(init=False)
+    _islands: Islands = field(init=False)
+    _under_way: dict[int, Attempt] = field(init=False)
     _resumed: list[PendingAttempt] = field(init=False)
+    _draining: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._cards = self.run.cards()
+        self._calls = self.run.calls()
+        self._notes = self.run.notes()
+        self._islands = Islands(self.config.islands, self.config.seed, self._cards)
         self._resumed = self.run.pending()
         self._under_way = {pending.attempt.attempt: pending.attempt for pending in self._resumed}
 
+    @property
+    def ledger(self) -> Ledger:
+        """What the run has spent."""
+        return spent(self._cards, self._calls, self.run.wall_seconds())
+
+    @property
+    def draining(self) -> bool:
+        """Whether it was told to stop."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Begins no further attempt; those under way are finished."""
+        self._draining = True
+
     async def run_to_end(self) -> ExperienceCard | None:
-        """Searches until the budget is spent; returns the best card, or None when no program was valid.
+        """Searches until a budget is spent; returns the best card, or None when no program was valid.
 
         Raises:
             InfrastructureError: The policy or the executor is out of reach. The run can be resumed.
         """
         workers = [asyncio.create_task(self._work()) for _ in range(self.config.workers)]
         try:
-            await asyncio.gather(*workers)
+            async with asyncio.timeout(self._longest_seconds()):
+                await asyncio.gather(*workers)
+        except TimeoutError:
+            log.warning("budget.wall_seconds is spent, and its grace; %d attempts are given up", len(self._under_way))
         finally:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
         return best_card(self._cards)
 
+    def _longest_seconds(self) -> float | None:
+        budget = self.config.budget
+        if budget.wall_seconds is None:
+            return None
+        return max(budget.wall_seconds - self.run.wall_seconds(), 0.0) + budget.grace_seconds
+
     async def _work(self) -> None:
         while (pending := self._next()) is not None:
             await self._step(*pending)
 
-    async def _step(self, attempt: Attempt, reply: Completion | None) -> None:
+    async def _step(self, attempt: Attempt, left: Remaining, reply: Completion | None) -> None:
         """One attempt, from the prompt to the committed card."""
+        limits = self._limits(left)
         if reply is None:
-            reply = await self.policy.complete(
-                self._prompt(attempt), seed=attempt_seed(self.config.seed, attempt.attempt)
-            )
-            self.run.replied(attempt, reply)
-        card = await evaluate_reply(reply, attempt, executor=self.executor, settings=self.job)
+            prompt = await self._prompt(attempt, left, limits)
+            reply = await self._ask(attempt.operator, attempt.attempt, prompt)
+            self.run.replied(attempt, prompt, reply)
+        settings = dataclasses.replace(self.job, timeout_seconds=limits.wall_seconds)
+        card = await evaluate_reply(reply, attempt, executor=self.executor, settings=settings)
         self.run.judged(card)
         self._cards.append(card)
+        self._islands.commit(card)
         del self._under_way[attempt.attempt]
         if best_card(self._cards) is card:
             self.run.write_best(card)
         self.on_card(card)
+        if self.config.memory.notes == "eager":
+            await self._write_notes([card])
 
     def _next(self) -> PendingAttempt | None:
-        """The next attempt: one that an earlier process left under way, or a new one; None when the budget is spent."""
+        """The next attempt: one that an earlier process left under way, or a new one; None when a budget is spent."""
+        if self._draining:
+            return None
         if self._resumed:
             return self._resumed.pop(0)
         number = len(self._cards) + len(self._under_way)
-        if number >= self.config.steps or self._sandbox_budget_is_spent():
+        ledger = self.ledger
+        if number >= self.config.budget.attempts:
             return None
-        choice = choose(
-            number,
-            self._cards,
-            list(self._under_way.values()),
-            schedule=self.config.schedule,
-            selection=self.config.selection,
-            seed=self.config.seed,
-        )
+        if (spent_budget := exhausted(ledger, self.config.budget)) is not None:
+            log.info("budget.%s is spent after %d attempts", spent_budget, len(self._cards))
+            return None
+        choice = choose(number, self._cards, list(self._under_way.values()), self._islands, self.config)
         attempt = Attempt(
             run_id=self.run.manifest.run_id,
             task=self.run.manifest.task,
@@ -104,16 +145,81 @@ class Search:
             parents=choice.parents,
             selection=choice.selection,
         )
-        self.run.choose(attempt)
+        left = remaining(ledger, self.config.budget, under_way=len(self._under_way) + 1)
+        self.run.choose(attempt, left)
         self._under_way[number] = attempt
-        return PendingAttempt(attempt, None)
+        return PendingAttempt(attempt, left, None)
 
-    def _sandbox_budget_is_spent(self) -> bool:
-        spent = sum(card.sandbox_seconds for card in self._cards)
-        return self.config.sandbox_seconds is not None and spent >= self.config.sandbox_seconds
+    def _limits(self, left: Remaining) -> Limits:
+        seconds = clamped_timeout(self.limits.wall_seconds, left)
+        return self.limits.model_copy(update={"wall_seconds": seconds})
 
-    def _prompt(self, attempt: Attempt) -> list[Message]:
+    async def _prompt(self, attempt: Attempt, left: Remaining, limits: Limits) -> list[Message]:
         by_attempt = {card.attempt: card for card in self._cards}
         parents = [by_attempt[number] for number in attempt.parents]
-        earlier = ranked(self._cards)[:EARLIER_IN_DRAFTS] if attempt.operator is Operator.DRAFT else []
-        return build_prompt(attempt.operator, self.task, parents, limits=self.limits, earlier=earlier)
+        recalled = recall(attempt.operator, parents, self._cards, self.config.memory)
+        if self.config.memory.notes != "extractive":
+            await self._write_notes(recalled.attempts)
+        around = Surroundings(
+            limits=limits,
+            remaining=left,
+            packages=self.run.manifest.packages,
+            earlier=self._told(recalled),
+        )
+        return build_prompt(
+            attempt.operator, self.task, parents, around, config=self.config.prompt, measure=self.measure
+        )
+
+    def _told(self, recalled: Recalled) -> list[str]:
+        return remembered(recalled, self._cards, self._notes, self.config.memory, self.measure)
+
+    async def _write_notes(self, cards: Sequence[ExperienceCard]) -> None:
+        """Has the policy write the notes that are missing, all at once."""
+        missing = [card for card in cards if card.attempt not in self._notes and card.program_id is not None]
+        await asyncio.gather(*(self._write_note(card) for card in missing))
+
+    async def _write_note(self, card: ExperienceCard) -> None:
+        by_attempt = {each.attempt: each for each in self._cards}
+        parent = by_attempt[card.parents[0]] if card.parents else None
+        prompt = summary_prompt(card, parent, length=self.config.memory.note_length)
+        reply = await self._ask("note", card.attempt, prompt)
+        self._notes[card.attempt] = reply.text
+        self.run.noted(card.attempt, reply.text)
+
+    async def _ask(self, purpose: Purpose, attempt: int, messages: Sequence[Message]) -> Completion:
+        """Calls the policy, and writes the call down however it ends."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        seed = attempt_seed(self.config.seed, attempt)
+        if purpose == "note":
+            seed = seeded(self.config.seed, purpose, attempt).getrandbits(31)
+        try:
+            reply = await self.policy.complete(messages, seed=seed)
+        except ModelUnavailable as error:
+            self._note_call(attempt, purpose, seconds=clock() - started, failure=str(error))
+            raise
+        self._note_call(attempt, purpose, seconds=reply.seconds, reply=reply)
+        return reply
+
+    def _note_call(
+        self,
+        attempt: int,
+        purpose: Purpose,
+        *,
+        seconds: float,
+        reply: Completion | None = None,
+        failure: str | None = None,
+    ) -> None:
+        reply = reply or Completion(text="")
+        call = ModelCall(
+            attempt=attempt,
+            purpose=purpose,
+            model=reply.model,
+            usage=reply.usage,
+            seconds=seconds,
+            cost_usd=reply.cost_usd,
+            failure=failure,
+            finished_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        )
+        self.run.called(call)
+        self._calls.append(call)

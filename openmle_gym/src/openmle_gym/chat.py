@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 import httpx
 from pydantic import SecretStr, ValidationError
@@ -48,6 +48,19 @@ class Completion(Contract):
     usage: Usage = Usage()
     seconds: float = 0.0
     """Wall clock of the call, retries included."""
+    cost_usd: float | None = None
+    """None when no price is known."""
+
+
+class Prices(NamedTuple):
+    """US dollars for a million tokens."""
+
+    prompt: float
+    completion: float
+
+    def cost(self, usage: Usage) -> float:
+        """Of one call, in US dollars."""
+        return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
 
 
 class ChatModel(Protocol):
@@ -80,6 +93,7 @@ class OpenAIChat:
         timeout_seconds: float = 1500.0,
         patience_seconds: float = 600.0,
         stream: bool = False,
+        prices: Prices | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """Args:
@@ -90,6 +104,7 @@ class OpenAIChat:
         self.base_url = base_url.rstrip("/")
         self.model = model
         self._stream = stream
+        self._prices = prices
         self._patience_seconds = patience_seconds
         settings = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
         self._settings = {name: value for name, value in settings.items() if value is not None}
@@ -133,6 +148,7 @@ class OpenAIChat:
             model=reply.model or self.model,
             usage=reply.usage,
             seconds=clock() - started,
+            cost_usd=self._prices.cost(reply.usage) if self._prices else None,
         )
 
     async def _whole(self, url: str, body: dict[str, object]) -> "_Reply":

@@ -3,6 +3,7 @@
 Exit codes: 0 ok, 1 something failed, 2 usage, 3 infrastructure, 130 interrupted.
 """
 
+import asyncio
 import json
 import logging
 import sys
@@ -25,7 +26,7 @@ def run_command(command: Callable[[], int]) -> int:
     except OpenMLEError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):  # Ctrl-C, or a command's own handling of it
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:

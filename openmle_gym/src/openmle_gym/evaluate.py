@@ -106,6 +106,7 @@ def _card(attempt: Attempt, reply: Completion, program: Program | None, result: 
         isolation=result.isolation,
         model=reply.model,
         usage=reply.usage,
+        cost_usd=reply.cost_usd,
         sandbox_seconds=result.program_seconds + result.grading_seconds,
         queue_seconds=result.queue_seconds,
         model_seconds=reply.seconds,

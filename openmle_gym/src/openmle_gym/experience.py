@@ -30,13 +30,21 @@ class Candidate(Contract):
     utility: float
     """The weighted sum that the probability follows from."""
     probability: float
+    visits: int = 0
+    """How often it was a parent before."""
 
 
 class Selection(Contract):
     """Why this operator and these parents."""
 
     reason: str
-    """One phrase: `no valid program yet`, `child failed`, `softmax over score, gain and novelty`, ..."""
+    """One phrase: `no valid program yet`, `attempt 3 failed`, `drawn by score, gain and novelty`, ..."""
+    committed: int = 0
+    """How many cards the run had when this was decided: all that the decision knew."""
+    island: int = 0
+    """The island that the parents were drawn from, or that a Draft was made for."""
+    weights: tuple[float, float, float] | None = None
+    """Of score, gain and novelty; None where nothing was weighed."""
     temperature: float | None = None
     candidates: tuple[Candidate, ...] = ()
     """The likeliest first, parents included; empty where nothing was weighed."""

@@ -1,6 +1,7 @@
 """Facts that follow from all cards: method family, gain, novelty, current best, the board. Pure, and never stored."""
 
 import ast
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,21 @@ def method_family(source: str) -> str:
     return "+".join(sorted(found)) or "unknown"
 
 
+@cache
+def normalised_source(source: str) -> str:
+    """Equal for programs that differ in comments, docstrings and layout alone; the text itself when it does not parse."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.body[1:]:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                del node.body[0]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
 def ranked(cards: Sequence[ExperienceCard]) -> list[ExperienceCard]:
     """The cards with a validation score, best first, the earlier attempt first among equals."""
     valid = [card for card in cards if card.validation is not None]
@@ -101,6 +117,46 @@ def new_bests(cards: Sequence[ExperienceCard]) -> list[ExperienceCard]:
         if card.validation is not None and (not bests or _utility(card) > _utility(bests[-1])):
             bests.append(card)
     return bests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyFacts:
+    """What the programs of one method family did so far."""
+
+    attempts: int
+    valid: int
+    best: ExperienceCard | None
+    """Its best valid card."""
+
+
+def by_family(cards: Sequence[ExperienceCard]) -> dict[str, FamilyFacts]:
+    """The method families that were tried, in order of first trial; replies without a program are of none."""
+    own: dict[str, list[ExperienceCard]] = {}
+    for card in cards:
+        if card.program_id is not None:
+            own.setdefault(method_family(card.source), []).append(card)
+    return {
+        family: FamilyFacts(attempts=len(group), valid=sum(card.valid for card in group), best=best_card(group))
+        for family, group in own.items()
+    }
+
+
+def repeated_errors(cards: Sequence[ExperienceCard]) -> dict[str, int]:
+    """Error signatures that came up more than once, the most frequent first."""
+    counts = Counter(card.error_signature for card in cards if card.error_signature)
+    return {signature: count for signature, count in counts.most_common() if count > 1}
+
+
+def recent_gain(cards: Sequence[ExperienceCard], last: int = 5) -> float | None:
+    """The mean of the last few gains over parents, in units of the metric, larger is better; None without any."""
+    by_attempt = {card.attempt: card for card in cards}
+    gains: list[float] = []
+    for card in reversed(cards):
+        if (won := gain(card, by_attempt)) is not None:
+            gains.append(won)
+        if len(gains) == last:
+            break
+    return sum(gains) / len(gains) if gains else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

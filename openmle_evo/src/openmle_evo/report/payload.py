@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card, by_operator, by_outcome, gain, method_family, new_bests
 
-from openmle_evo.report.facts import RunFacts
+from openmle_evo.reading import RunFacts
 
 PROGRAMS_BYTES = 8_000_000
 LOGS_BYTES = 3_500_000

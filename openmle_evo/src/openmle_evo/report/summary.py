@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from openmle_evo.report.facts import RunFacts, read_run
+from openmle_evo.reading import RunFacts, read_run
 from openmle_evo.run import FinalReport, Standing
 
 _ROWS = 10

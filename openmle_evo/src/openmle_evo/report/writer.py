@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from openmle_evo.report.facts import read_run
+from openmle_evo.reading import read_run
 from openmle_evo.report.payload import embed, page_payload
 from openmle_evo.run import write_whole
 

@@ -173,7 +173,9 @@ def read_prompt(messages: Sequence[Message]) -> ReadPrompt:
     facts = re.search(r"^# Facts\n\n(?P<facts>(?:- .*\n)+)\n# Data\n\n", text, re.MULTILINE)
     if operator is None or facts is None:
         raise ValueError("not an operator's prompt: it has no '# Operator' or no '# Facts' section")
-    data_end = re.compile(r"^# (Parent program \d+ of \d+|Earlier attempts|Output)\n\n", re.MULTILINE)
+    data_end = re.compile(
+        r"^# (Parent program \d+ of \d+|Earlier attempts|Experience from other tasks|Output)\n\n", re.MULTILINE
+    )
     end = data_end.search(text, facts.end())
     tables = _read_tables(text[facts.end() : end.start() if end else len(text)])
     parents, rest = _read_parents(text[end.start() :] if end else "")
@@ -260,3 +262,18 @@ def _read_parents(text: str) -> tuple[tuple[Parent, ...], str]:
 def _until_fence(text: str, fence: str) -> tuple[str, str]:
     body, _, rest = text.partition(f"\n{fence}\n")
     return body + "\n", rest.lstrip("\n")
+
+
+def is_summary_prompt(messages: Sequence[Message]) -> bool:
+    """Whether the messages ask for a note on an attempt, not for a program."""
+    return messages[-1].content.startswith("# Summary\n")
+
+
+def note_on(messages: Sequence[Message]) -> str:
+    """The attempt's plan and scores, as `openmle_gym.prompts.summary_prompt` shows them."""
+    text = messages[-1].content
+    plan = " ".join(text.rpartition("Its plan:\n\n")[2].split())
+    scores = re.findall(r"^- validation score: (\S+)$", text, re.MULTILINE)
+    if not scores:
+        return f"{plan} It has no score."
+    return f"{plan} Scores on the way: {', then '.join(scores)}."

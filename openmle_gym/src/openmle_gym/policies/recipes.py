@@ -22,7 +22,14 @@ from openmle_gym.policies.recipe_code import describe, render_program
 from openmle_gym.policies.recipe_faults import mend, simpler, too_wide, with_slip
 from openmle_gym.policies.recipe_grammar import Recipe, changed_genes, parse_recipe
 from openmle_gym.policies.recipe_moves import cross_recipes, draw_recipe, improve_recipe
-from openmle_gym.policies.recipe_prompt import Parent, ReadPrompt, TaskFacts, read_prompt
+from openmle_gym.policies.recipe_prompt import (
+    Parent,
+    ReadPrompt,
+    TaskFacts,
+    is_summary_prompt,
+    note_on,
+    read_prompt,
+)
 
 SLIP_RATE = 0.06
 MODEL_NAME = "recipes"
@@ -46,7 +53,7 @@ class RecipePolicy:
         self.slip_rate = slip_rate
 
     async def complete(self, messages: Sequence[Message], *, seed: int | None = None) -> Completion:
-        """Answers an operator's prompt; a pure function of the policy's seed, the seed and the messages.
+        """Answers an operator's prompt, or a request for a note; a pure function of the policy's seed, the seed and the messages.
 
         Raises:
             ValueError: The messages are no operator's prompt.
@@ -54,8 +61,11 @@ class RecipePolicy:
         start = time.perf_counter()
         key = json.dumps([self.seed, seed, [[message.role, message.content] for message in messages]])
         rng = Random(int.from_bytes(hashlib.sha256(key.encode()).digest()))
-        answer = self._answer(read_prompt(messages), rng)
-        text = f"{answer.plan}\n\n```python\n{answer.program}```\n"
+        if is_summary_prompt(messages):
+            text = note_on(messages)
+        else:
+            answer = self._answer(read_prompt(messages), rng)
+            text = f"{answer.plan}\n\n```python\n{answer.program}```\n"
         prompt_tokens = sum(math.ceil(len(message.content) / 4) for message in messages)
         return Completion(
             text=text,

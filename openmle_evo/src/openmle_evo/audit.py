@@ -1,0 +1,181 @@
+"""An audit of a run from its own records: that selection saw validation scores only, and that nothing was changed.
+
+What is checked:
+
+    cards          each attempt is judged once, and no card holds a test score
+    selection      every decision, made again from the cards that it knew, comes out the same
+    prompts        no prompt shows the test score of the final report
+    final          the program graded on test is the best by validation among the cards at that time, and was graded last
+
+What is not: that the sandbox graded honestly, or that the records were not all forged together. A bundle's digest, once
+published, rules out any later change.
+"""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from omegaconf import OmegaConf
+from openmle_gym.contracts import Contract
+from openmle_gym.evaluate import Attempt
+from openmle_gym.experience import ExperienceCard
+from openmle_gym.features import best_card
+from openmle_gym.scores import TestScore
+
+from openmle_evo.config import SearchConfig
+from openmle_evo.islands import Islands
+from openmle_evo.reading import RunFacts, read_exchanges, read_run
+from openmle_evo.schedule import choose
+
+
+class Finding(Contract):
+    """One check and what came of it."""
+
+    check: Literal["cards", "selection", "prompts", "final"]
+    passed: bool
+    message: str
+
+
+def audit(path: Path) -> list[Finding]:
+    """Audits a run, finished or not.
+
+    Raises:
+        StoreError: There is no run in the directory, or a file of it is damaged.
+    """
+    facts = read_run(path)
+    prompts = {
+        attempt: "\n".join(message.content for message in exchange.messages)
+        for attempt, exchange in read_exchanges(path).items()
+    }
+    return [_cards(facts), _selection(facts), _prompts(facts, prompts), _final(facts)]
+
+
+def _cards(facts: RunFacts) -> Finding:
+    numbers = [card.attempt for card in facts.cards]
+    twice = sorted({number for number in numbers if numbers.count(number) > 1})
+    if twice:
+        return Finding(check="cards", passed=False, message=f"attempts {twice} have more than one card")
+    scored = [card.attempt for card in facts.cards if card.test is not None]
+    if scored:
+        return Finding(check="cards", passed=False, message=f"the cards of attempts {scored} hold a test score")
+    return Finding(check="cards", passed=True, message=f"{len(numbers)} attempts, one card each, no test score")
+
+
+def _selection(facts: RunFacts) -> Finding:
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SearchConfig), facts.manifest.settings))
+    assert isinstance(config, SearchConfig)
+    islands, seen = Islands(config.islands, config.seed), 0
+    for card in sorted(facts.cards, key=lambda each: (each.selection.committed, each.attempt)):
+        known = card.selection.committed
+        if known < seen or known > len(facts.cards):
+            return Finding(check="selection", passed=False, message=f"attempt {card.attempt} knew of {known} cards")
+        for committed in facts.cards[seen:known]:
+            islands.commit(committed)
+        seen = known
+        cards = facts.cards[:known]
+        again = choose(card.attempt, cards, _under_way(card, facts.cards, known), islands, config)
+        if (again.operator, again.parents, again.selection) != (card.operator, card.parents, card.selection):
+            message = (
+                f"attempt {card.attempt} was {card.operator} of {list(card.parents)}; its cards make it "
+                f"{again.operator} of {list(again.parents)}"
+            )
+            return Finding(check="selection", passed=False, message=message)
+    return Finding(
+        check="selection", passed=True, message=f"{len(facts.cards)} decisions replayed from validation alone"
+    )
+
+
+def _under_way(card: ExperienceCard, cards: Sequence[ExperienceCard], known: int) -> list[Attempt]:
+    """The attempts that were begun before this one and had no card yet."""
+    done = {each.attempt for each in cards[:known]}
+    return [
+        Attempt(
+            run_id=each.run_id,
+            task=each.task,
+            attempt=each.attempt,
+            operator=each.operator,
+            parents=each.parents,
+            selection=each.selection,
+        )
+        for each in sorted(cards, key=lambda one: one.attempt)
+        if each.attempt < card.attempt and each.attempt not in done
+    ]
+
+
+def _prompts(facts: RunFacts, prompts: dict[int, str]) -> Finding:
+    final = facts.final
+    scores = [score for score in (final.test, final.sample_submission) if score] if final else []
+    shown = [attempt for attempt, text in prompts.items() if any(_shows(text, score) for score in scores)]
+    if shown:
+        return Finding(check="prompts", passed=False, message=f"the prompts of attempts {shown} show a test score")
+    return Finding(
+        check="prompts", passed=True, message=f"{len(prompts)} prompts searched for {len(scores)} test scores"
+    )
+
+
+def _shows(text: str, score: TestScore) -> bool:
+    """Whether the score's digits stand in the text; a score of few digits could stand there by chance."""
+    forms = {repr(score.value), f"{score.value:.6g}"}
+    return any(len(form.strip("-0.")) >= 5 and form in text for form in forms)
+
+
+def _final(facts: RunFacts) -> Finding:
+    final = facts.final
+    if final is None:
+        return Finding(check="final", passed=True, message="nothing was graded on the test split yet")
+    known = facts.cards[: final.cards]
+    best = best_card(known)
+    if best is None or best.program_id != final.program_id:
+        return Finding(check="final", passed=False, message=f"attempt {final.attempt} was not the best of {len(known)}")
+    late = [card.attempt for card in known if _moment(card.finished_at) > _moment(final.finished_at)]
+    if late:
+        return Finding(check="final", passed=False, message=f"attempts {late} ended after the grading on test")
+    more = len(facts.cards) - len(known)
+    went_on = f"; the search went on for {more} attempts, whose decisions are among those replayed" if more else ""
+    return Finding(check="final", passed=True, message=f"attempt {final.attempt} was the best of {len(known)}{went_on}")
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(microsecond=0)
+
+
+def write_bundle(path: Path, destination: Path) -> str:
+    """Writes everything that the audit needs into one tar file, the same bytes for the same run.
+
+    Returns:
+        The bundle's SHA-256, in hex: publish it, and nobody can change the run unseen.
+
+    Raises:
+        StoreError: There is no run in the directory, or a file of it is damaged.
+    """
+    facts = read_run(path)
+    exchanges = read_exchanges(path)
+    files = {
+        "manifest.json": facts.manifest.model_dump_json(indent=2),
+        "cards.jsonl": _lines(card.model_dump_json() for card in facts.cards),
+        "calls.jsonl": _lines(call.model_dump_json() for call in facts.calls),
+        "exchanges.jsonl": _lines(
+            json.dumps({"attempt": attempt, "messages": [m.model_dump() for m in each.messages], "reply": each.reply})
+            for attempt, each in exchanges.items()
+        ),
+        "audit.json": _lines(finding.model_dump_json() for finding in audit(path)),
+    }
+    if facts.final is not None:
+        files["final.json"] = facts.final.model_dump_json(indent=2)
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}
+    files["SHA256SUMS"] = _lines(f"{digest}  {name}" for name, digest in digests.items())
+    with tarfile.open(destination, "w", format=tarfile.USTAR_FORMAT) as bundle:
+        for name, text in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text.encode())
+            bundle.addfile(entry, io.BytesIO(text.encode()))
+    return hashlib.sha256(destination.read_bytes()).hexdigest()
+
+
+def _lines(rows: Iterable[str]) -> str:
+    return "".join(f"{row}\n" for row in rows)

@@ -1,0 +1,143 @@
+"""`openmle-evo evaluate` and `openmle-evo compare`."""
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import MISSING
+from openmle_gym.configuration import load_config
+from openmle_gym.console import print_json
+from openmle_gym.errors import ConfigError
+from rich.console import Console
+from rich.table import Table
+
+from openmle_evo.config import CONFIGS, SearchConfig
+from openmle_evo.evaluation.compare import Comparison, compare, match
+from openmle_evo.evaluation.results import Rate, SuiteResult, summarise
+from openmle_evo.evaluation.suite import open_suite, outcomes, run_suite
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class EvaluateConfig(SearchConfig):
+    """`openmle-evo evaluate`: a search's settings, and these."""
+
+    task: str = ""
+    """Set for each run by the suite."""
+    tasks: list[str] = field(default_factory=lambda: MISSING)
+    """Folders of task packages."""
+    runs: int = 3
+    """Runs on each task, with seeds of their own."""
+    suite_dir: str = MISSING
+    """Where the suite is kept; a suite that is there already is gone on with."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.runs < 1:
+            raise ConfigError(f"runs: must be at least 1, got {self.runs}")
+        if not self.tasks:
+            raise ConfigError("tasks: name at least one task package")
+        if self.task or self.run_dir:
+            raise ConfigError("task and run_dir: give tasks and suite_dir instead")
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds both commands."""
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="run a suite: openmle-evo evaluate tasks=[A,B] suite_dir=DIR [key=value ...]",
+        description="Runs the same search on many tasks, several times each, and sums up. Give it again to go on.",
+        epilog="settings: tasks=[...], suite_dir, runs=3, and those of `openmle-evo search --help`",
+    )
+    evaluate.add_argument("overrides", nargs="*", metavar="key=value")
+    evaluate.set_defaults(run=_evaluate)
+    against = commands.add_parser("compare", help="compare suites: openmle-evo compare SUITE SUITE ...")
+    against.add_argument("suites", nargs="+", type=Path, metavar="SUITE", help="the first against each of the others")
+    against.set_defaults(run=_compare)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    config = load_config(EvaluateConfig, "evaluate", configs=CONFIGS, overrides=options.overrides)
+    settings = {each.name: getattr(config, each.name) for each in dataclasses.fields(SearchConfig)}
+    search = SearchConfig(**settings)
+    path = Path(config.suite_dir)
+    manifest = open_suite(path, config.tasks, config.runs, search)
+
+    def on_run(task: str, number: int) -> None:
+        log.info("%s, run %d of %d", task, number + 1, config.runs)
+
+    complete = asyncio.run(run_suite(path, search, manifest, on_run))
+    finished = outcomes(path)
+    if finished:
+        _print_suite(path, summarise(finished))
+    result = summarise(finished).model_dump(mode="json") if finished else None
+    print_json({"suite": str(path), "complete": complete, "finished_runs": len(finished), "result": result})
+    return 0 if complete else 130
+
+
+def _compare(options: argparse.Namespace) -> int:
+    if len(options.suites) < 2:
+        raise ConfigError("compare: name two suites or more")
+    first, *others = options.suites
+    mine = outcomes(first)
+    results = []
+    for other in others:
+        theirs = outcomes(other)
+        try:
+            compared = compare(mine, theirs)
+        except ValueError as error:
+            raise ConfigError(f"{first} and {other}: {error}") from error
+        alone = match(mine, theirs).alone
+        _print_comparison(first, other, compared, alone)
+        measures = [each.model_dump(mode="json") for each in compared]
+        results.append({"first": str(first), "second": str(other), "measures": measures, "unmatched": list(alone)})
+    print_json({"comparisons": results})
+    return 0
+
+
+def _print_suite(path: Path, result: SuiteResult) -> None:
+    table = Table(title=f"{path}: {result.tasks} tasks, {result.runs} runs", title_justify="left")
+    for title in ("measure", "mean", "deviation of runs", "95 % interval", "outcomes"):
+        table.add_column(title)
+    rates = {"Valid Rate": result.valid_rate, "Medal Average": result.medal_average, "Human Rank": result.human_rank}
+    for name, rate in rates.items():
+        table.add_row(name, *_rate_cells(rate))
+    console = Console(stderr=True)
+    console.print(table)
+    console.print("medals: " + ", ".join(f"{count} {medal}" for medal, count in result.medals.items()))
+    if result.without_leaderboard:
+        console.print(f"leaderboard missing, so Valid Rate alone: {', '.join(result.without_leaderboard)}")
+
+
+def _rate_cells(rate: Rate | None) -> Sequence[str]:
+    if rate is None:
+        return ("leaderboard missing", "", "", "")
+    deviation = "" if rate.run_deviation is None else f"{rate.run_deviation:.2%}"
+    interval = "" if rate.interval is None else f"{rate.interval.low:.2%} to {rate.interval.high:.2%}"
+    return (f"{rate.mean:.2%}", deviation, interval, str(rate.outcomes))
+
+
+def _print_comparison(first: Path, second: Path, compared: Sequence[Comparison], alone: Sequence[str]) -> None:
+    table = Table(title=f"{first} against {second}, {compared[0].pairs} pairs", title_justify="left")
+    for title in ("measure", "first", "second", "difference", "95 % interval", "outcomes apart", "verdict"):
+        table.add_column(title)
+    for each in compared:
+        interval = "" if each.interval is None else f"{each.interval.low:+.2%} to {each.interval.high:+.2%}"
+        table.add_row(
+            each.measure,
+            f"{each.first:.2%}",
+            f"{each.second:.2%}",
+            f"{each.difference:+.2%}" + ("" if each.standard_error is None else f" +/- {each.standard_error:.2%}"),
+            interval,
+            f"{each.outcomes_apart:+.1f}",
+            each.verdict,
+        )
+    console = Console(stderr=True)
+    console.print(table)
+    if alone:
+        console.print(f"in one suite alone, so not compared: {', '.join(alone)}")

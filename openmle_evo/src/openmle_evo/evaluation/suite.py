@@ -1,0 +1,152 @@
+"""A suite: the same search on many tasks, several times each, resumable at every moment.
+
+<suite>/suite.json           the tasks, the number of runs, the search's settings; written once
+<suite>/<task>/run-<k>/      a run's directory, as `openmle-evo search` makes it
+
+A run is over when its `final.json` is there, or when its budget is spent without a valid program.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from openmle_gym.contracts import Contract
+from openmle_gym.errors import ConfigError, StoreError
+from openmle_gym.leaderboard import Medal
+from openmle_gym.task import load_package
+from pydantic import JsonValue, ValidationError
+
+from openmle_evo.config import SearchConfig
+from openmle_evo.evaluation.results import RunOutcome
+from openmle_evo.launch import create_run, executors, run_to_end, stored_config
+from openmle_evo.reading import RunFacts, read_run
+from openmle_evo.run import RunDirectory, write_whole
+
+MANIFEST = "suite.json"
+log = logging.getLogger(__name__)
+
+
+class SuiteManifest(Contract):
+    """What a suite is; fixed at its start."""
+
+    tasks: tuple[str, ...]
+    """Folders of task packages."""
+    runs: int
+    settings: dict[str, JsonValue]
+
+
+def open_suite(path: Path, tasks: Sequence[str], runs: int, config: SearchConfig) -> SuiteManifest:
+    """Starts a suite, or goes on with the one that is there.
+
+    Raises:
+        ConfigError: The one that is there is another.
+    """
+    if len({Path(task).name for task in tasks}) != len(tasks):
+        raise ConfigError(f"tasks: two of them have one name: {', '.join(tasks)}")
+    manifest = SuiteManifest(tasks=tuple(tasks), runs=runs, settings=dataclasses.asdict(config))
+    if (path / MANIFEST).exists():
+        if read_suite(path) != manifest:
+            raise ConfigError(f"{path}: holds a suite with other tasks or settings; choose another suite_dir")
+        return manifest
+    path.mkdir(parents=True, exist_ok=True)
+    write_whole(path / MANIFEST, manifest.model_dump_json(indent=2))
+    return manifest
+
+
+def read_suite(path: Path) -> SuiteManifest:
+    """Reads a suite's manifest.
+
+    Raises:
+        StoreError: There is none, or it is damaged.
+    """
+    try:
+        return SuiteManifest.model_validate_json((path / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise StoreError(f"{path}: holds no suite (no {MANIFEST})") from error
+    except ValidationError as error:
+        raise StoreError(f"{path / MANIFEST}: {error}") from error
+
+
+async def run_suite(
+    path: Path, config: SearchConfig, manifest: SuiteManifest, on_run: Callable[[str, int], None]
+) -> bool:
+    """Makes every run that is not over yet, one after the other; False when it was interrupted.
+
+    Each run has a seed of its own, the same for every suite: `config.seed` plus the number of the run.
+
+    Raises:
+        InfrastructureError: The policy or the executor is out of reach. The suite can be resumed.
+    """
+    for number in range(manifest.runs):
+        for task in manifest.tasks:
+            folder = path / Path(task).name / f"run-{number}"
+            if _over(folder):
+                continue
+            on_run(Path(task).name, number)
+            own = dataclasses.replace(config, task=task, run_dir=str(folder), seed=config.seed + number)
+            package = load_package(task)
+            async with executors(own, package) as place:
+                if (folder / "manifest.json").exists():
+                    run = RunDirectory.resume(folder)
+                    own = stored_config(run)
+                else:
+                    run = await create_run(own, package, place)
+                try:
+                    ended = await run_to_end(run, own, package, place)
+                finally:
+                    run.close()
+            if ended.interrupted:
+                return False
+    return True
+
+
+def outcomes(path: Path) -> list[RunOutcome]:
+    """The outcomes of the runs that are over.
+
+    Raises:
+        StoreError: There is no suite, or a run of it is damaged.
+    """
+    manifest = read_suite(path)
+    found = []
+    for task in manifest.tasks:
+        for number in range(manifest.runs):
+            folder = path / Path(task).name / f"run-{number}"
+            if _over(folder):
+                found.append(run_outcome(read_run(folder), number))
+    return found
+
+
+def run_outcome(facts: RunFacts, number: int) -> RunOutcome:
+    """What a finished run is worth."""
+    package = load_package(facts.manifest.package)
+    final = facts.final
+    test = final.test if final else None
+    standing = final.standing if final else None
+    modality = package.manifest.modality
+    return RunOutcome(
+        task=facts.manifest.task,
+        run=number,
+        modality=modality[0] if modality else "",
+        valid=test is not None,
+        score=test.value if test else None,
+        higher_is_better=facts.manifest.metric.higher_is_better,
+        has_leaderboard=package.leaderboard is not None,
+        fraction_beaten=standing.fraction_beaten if standing else None,
+        medal=Medal(standing.medal) if standing and standing.medal else None,
+        tokens=facts.usage.prompt_tokens + facts.usage.completion_tokens,
+        sandbox_seconds=facts.seconds.sandbox,
+    )
+
+
+def _over(folder: Path) -> bool:
+    if not (folder / "manifest.json").exists():
+        return False
+    facts = read_run(folder)
+    if facts.final is not None:
+        return True
+    budget = facts.manifest.settings["budget"]
+    assert isinstance(budget, dict)
+    attempts = budget["attempts"]
+    assert isinstance(attempts, int)
+    return len(facts.cards) >= attempts and not any(card.valid for card in facts.cards)

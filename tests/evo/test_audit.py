@@ -1,0 +1,160 @@
+"""The audit passes an honest run, and finds each way of cheating that it names."""
+
+import asyncio
+import dataclasses
+import hashlib
+import sqlite3
+import tarfile
+from pathlib import Path
+
+import pytest
+from evo.make import TASK, HashExecutor, SeededPolicy
+from openmle_evo.audit import audit, write_bundle
+from openmle_evo.config import BudgetConfig, IslandsConfig, ScheduleConfig, SearchConfig, SelectionConfig
+from openmle_evo.run import FinalReport, RunDirectory, RunManifest
+from openmle_evo.search import Search
+from openmle_gym.evaluate import JobSettings
+from openmle_gym.experience import ExperienceCard
+from openmle_gym.features import best_card, ranked
+from openmle_gym.jobs import JobRequest, JobResult, Limits
+from openmle_gym.scores import TestScore
+
+
+class Jumbled(HashExecutor):
+    async def run(self, job: JobRequest) -> JobResult:
+        for _ in range(len(job.code) % 7):
+            await asyncio.sleep(0)
+        return await super().run(job)
+
+
+def make_run(path: Path, *, graded: int | None = 0, test: float = 0.73519, **config: object) -> Path:
+    """A finished run; `graded` is the place of the graded program in the ranking."""
+    settings = SearchConfig(task="toy", budget=BudgetConfig(attempts=40), **config)  # pyright: ignore
+    manifest = RunManifest(
+        run_id="run",
+        created_at="2026-01-01T00:00:00Z",
+        openmle_version="0",
+        task="toy",
+        title="Toy",
+        metric=TASK.manifest.metric,
+        package="/nowhere",
+        policy="seeded",
+        executor="test",
+        isolation="none",
+        settings=dataclasses.asdict(settings),
+    )
+    run = RunDirectory.create(path, manifest)
+    job = JobSettings(data_dir="toy", timeout_seconds=60)
+    search = Search(
+        run=run,
+        task=TASK,
+        policy=SeededPolicy(),
+        executor=Jumbled(),
+        config=settings,
+        limits=Limits(),
+        job=job,
+    )
+    asyncio.run(search.run_to_end())
+    cards = run.cards()
+    if graded is not None:
+        run.write_final(final_report(ranked(cards)[graded], len(cards), test))
+    run.close()
+    return path
+
+
+def final_report(card: ExperienceCard, cards: int, test: float) -> FinalReport:
+    assert card.program_id
+    assert card.validation
+    return FinalReport(
+        attempt=card.attempt,
+        program_id=card.program_id,
+        validation=card.validation,
+        test=TestScore(value=test, higher_is_better=False),
+        sample_submission=None,
+        standing=None,
+        cards=cards,
+        finished_at="2099-01-01T00:00:00Z",
+    )
+
+
+def failed(path: Path) -> list[str]:
+    return [finding.check for finding in audit(path) if not finding.passed]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"workers": 1},
+        {"workers": 6},
+        {"workers": 4, "islands": IslandsConfig(count=3, reset_probability=0.5)},
+        {"workers": 3, "selection": SelectionConfig(weights="learned", normalise="rank", final_temperature=0.1)},
+        {"workers": 2, "schedule": ScheduleConfig(kind="greedy")},
+    ],
+)
+def test_an_honest_run_passes(tmp_path: Path, config: dict) -> None:
+    assert failed(make_run(tmp_path / "run", **config)) == []
+
+
+def test_an_unfinished_run_passes(tmp_path: Path) -> None:
+    assert failed(make_run(tmp_path / "run", graded=None)) == []
+
+
+def change_card(path: Path, attempt: int, **changes: object) -> None:
+    """Rewrites a card past the store's own guards."""
+    with sqlite3.connect(path / "store.sqlite") as connection:
+        connection.execute("DROP TRIGGER cards_are_never_changed")
+        (text,) = connection.execute("SELECT card FROM cards WHERE attempt = ?", (attempt,)).fetchone()
+        card = ExperienceCard.model_validate_json(text).model_copy(update=changes)
+        connection.execute("UPDATE cards SET card = ? WHERE attempt = ?", (card.model_dump_json(), attempt))
+
+
+def test_a_changed_score_shows_in_the_decisions_that_it_led_to(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", graded=None)
+    with sqlite3.connect(path / "store.sqlite") as connection:
+        rows = connection.execute("SELECT card FROM cards").fetchall()
+    cards = [ExperienceCard.model_validate_json(row) for (row,) in rows]
+    best = best_card(cards)
+    assert best
+    assert best.validation
+    worse = best.validation.model_copy(update={"value": 5.0})
+    change_card(path, best.attempt, validation=worse)
+    assert failed(path) == ["selection"]
+
+
+def test_a_test_score_on_a_card_is_found(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    change_card(path, 3, test=TestScore(value=0.5, higher_is_better=False))
+    assert failed(path) == ["cards"]
+
+
+def test_a_program_that_was_not_the_best_by_validation_is_found(tmp_path: Path) -> None:
+    assert failed(make_run(tmp_path / "run", graded=1)) == ["final"]
+
+
+def test_a_test_score_in_a_prompt_is_found(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", graded=None)
+    run = RunDirectory.resume(path)
+    shown = best_card(run.cards())
+    assert shown
+    assert shown.validation
+    # a test score that equals what a prompt shows of this program: the audit cannot know that it got there honestly
+    test = float(f"{shown.validation.value:.6g}")
+    run.write_final(final_report(shown, len(run.cards()), test))
+    run.close()
+    assert failed(path) == ["prompts"]
+
+
+def test_a_bundle_is_the_same_bytes_each_time_and_tells_its_digest(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    first, second = write_bundle(path, tmp_path / "a.tar"), write_bundle(path, tmp_path / "b.tar")
+    assert first == second == hashlib.sha256((tmp_path / "a.tar").read_bytes()).hexdigest()
+    with tarfile.open(tmp_path / "a.tar") as bundle:
+        names = bundle.getnames()
+        sums = bundle.extractfile("SHA256SUMS")
+        assert sums
+        for line in sums.read().decode().splitlines():
+            digest, name = line.split("  ")
+            member = bundle.extractfile(name)
+            assert member
+            assert hashlib.sha256(member.read()).hexdigest() == digest
+    assert {"manifest.json", "cards.jsonl", "calls.jsonl", "exchanges.jsonl", "final.json"} <= set(names)
