@@ -48,6 +48,15 @@ def test_output_without_an_error_has_none() -> None:
     assert error_signature("all good\nError rate: 5%\n") is None
 
 
+def test_a_signature_has_a_bounded_length() -> None:
+    log = 'Traceback (most recent call last):\n  File "/box/main.py", line 3, in ' + "f" * 5000 + "\n" + "E" * 5000
+    assert error_signature(log) == "E" * 100 + "@" + "f" * 100
+
+
+def test_an_empty_log_of_many_lines_takes_no_time_to_read() -> None:
+    assert error_signature("\n" * 1_000_000) is None  # quadratic time would be hours
+
+
 @pytest.mark.parametrize(
     ("log", "score"),
     [
@@ -56,6 +65,7 @@ def test_output_without_an_error_has_none() -> None:
         ("Final Validation Score: nan", None),
         ("Final Validation Score:.25", 0.25),
         ("Validation Score: 0.5", None),
+        ("Final Validation Score: 0.5\nFinal Validation Score: 1e999", None),
     ],
 )
 def test_the_last_claimed_score_counts(log: str, score: float | None) -> None:

@@ -1,4 +1,4 @@
-"""The three runners, each skipped with its reason where the machine cannot have it."""
+"""The runners, each skipped with its reason where the machine cannot have it."""
 
 import asyncio
 import functools
@@ -12,6 +12,7 @@ from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.docker import DockerRunner
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import Runner
+from openmle_gym.isolation.zygote import ZygoteRunner
 
 IMAGE = "openmle/sandbox:cpu"
 
@@ -19,9 +20,17 @@ IMAGE = "openmle/sandbox:cpu"
 def _runner(name: str) -> Runner:
     if name == "docker":
         return DockerRunner(image=IMAGE)
+    if name == "zygote":
+        return _zygote()
     if name == "bubblewrap":
         return BubblewrapRunner()
     return ProcessRunner(allow_no_isolation=True)
+
+
+@functools.cache
+def _zygote() -> ZygoteRunner:
+    """One for all tests, as its parents take a second to start; each of which must find them as the last one left them."""
+    return ZygoteRunner(parents=1)
 
 
 @functools.cache
@@ -39,16 +48,28 @@ def _available(name: str) -> Runner:
     return _runner(name)
 
 
-@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), "bubblewrap", "process"])
+@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), "zygote", "bubblewrap", "process"])
 def runner(request: pytest.FixtureRequest) -> Runner:
-    """Each of the three."""
+    """Each of them."""
     return _available(request.param)
 
 
-@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), "bubblewrap"])
+@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), "zygote", "bubblewrap"])
 def isolating_runner(request: pytest.FixtureRequest) -> Runner:
     """Each that isolates."""
     return _available(request.param)
+
+
+@pytest.fixture(params=["zygote", "bubblewrap"])
+def namespaced_runner(request: pytest.FixtureRequest) -> Runner:
+    """Each that needs no engine and isolates."""
+    return _available(request.param)
+
+
+@pytest.fixture
+def zygote() -> Runner:
+    """The runner that forks."""
+    return _available("zygote")
 
 
 @pytest.fixture

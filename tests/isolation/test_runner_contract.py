@@ -3,6 +3,7 @@
 import asyncio
 import os
 import platform
+import re
 import secrets
 import socket
 import sys
@@ -610,7 +611,7 @@ for family in (40, 16, 17):
     assert result.log.text.splitlines() == lines
 
 
-async def test_a_program_cannot_reach_its_supervisors_descriptors():
+async def test_a_program_cannot_reach_its_supervisors_descriptors(namespaced_runner: Runner):
     source = """
 import os
 try:
@@ -618,19 +619,22 @@ try:
 except PermissionError:
     print("refused")
 """
-    result = await BubblewrapRunner().run(spec_of(source))
+    result = await namespaced_runner.run(spec_of(source))
     assert result.log.text == "refused\n"
 
 
-@pytest.mark.parametrize("runner_source", ["BubblewrapRunner()", "ProcessRunner(allow_no_isolation=True)"])
+@pytest.mark.parametrize(
+    "runner_source", ["ZygoteRunner(preload=())", "BubblewrapRunner()", "ProcessRunner(allow_no_isolation=True)"]
+)
 async def test_the_program_dies_with_the_service(runner_source: str, temporary_folder: Path, nap: str):
     service = f"""
 import asyncio
 from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import PYTHON, RunSpec
-source = "import subprocess; subprocess.run(['setsid', '--wait', 'sleep', '{nap}'])"
-asyncio.run({runner_source}.run(RunSpec(argv=(PYTHON, "-c", source))))
+from openmle_gym.isolation.zygote import ZygoteRunner
+source = b"import subprocess; subprocess.run(['setsid', '--wait', 'sleep', '{nap}'])"
+asyncio.run({runner_source}.run(RunSpec(argv=(PYTHON, "main.py"), files={{"main.py": source}})))
 """
     (temporary_folder / "service.py").write_text(service)
     process = await asyncio.create_subprocess_exec(
@@ -745,17 +749,38 @@ async def test_an_unknown_isolation_is_named():
         await strongest_runner("chroot", docker_image=ABSENT_IMAGE, allow_process=True)
 
 
-async def test_without_docker_the_next_strongest_is_chosen_and_the_process_only_with_consent(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\nexit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+async def test_without_docker_the_next_strongest_is_chosen(zygote: Runner):
     chosen = await strongest_runner(docker_image=ABSENT_IMAGE, allow_process=True)
-    assert chosen.isolation is Isolation.PROCESS
-    with pytest.raises(RunnerUnavailable, match=r"docker.*bubblewrap.*process: not allowed"):
-        await strongest_runner(docker_image=ABSENT_IMAGE, allow_process=False)
+    assert chosen.isolation is zygote.isolation
+
+
+WITHOUT_NAMESPACES = f"""
+import asyncio, ctypes, platform
+from openmle_gym.errors import RunnerUnavailable
+from openmle_gym.isolation.choose import strongest_runner
+from openmle_gym.isolation.namespaces import filter_system_calls
+from openmle_gym.isolation.seccomp import bpf_filter
+ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # no new privileges
+filter_system_calls(bpf_filter(platform.machine()))
+print(asyncio.run(strongest_runner(docker_image="{ABSENT_IMAGE}", allow_process=True)).isolation)
+for name in ("auto", "zygote"):
+    try:
+        asyncio.run(strongest_runner(name, docker_image="{ABSENT_IMAGE}", allow_process=False))
+    except RunnerUnavailable as error:
+        print(str(error).replace("\\n", " "))
+"""
+
+
+async def test_where_no_namespaces_are_to_be_had_it_says_so_and_runs_unisolated_only_with_consent(tmp_path: Path):
+    (tmp_path / "service.py").write_text(WITHOUT_NAMESPACES)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(tmp_path / "service.py"), stdout=asyncio.subprocess.PIPE
+    )
+    chosen, auto, zygote = (await process.communicate())[0].decode().splitlines()
+    assert chosen == "process"
+    assert re.search(r"docker.*zygote.*unshare.*bubblewrap.*process: not allowed", auto)
+    assert re.search(r"zygote: .*Operation not permitted: 'unshare'.*it needs root, or user namespaces", zygote)
+    assert "bubblewrap" not in zygote
 
 
 @pytest.mark.docker

@@ -3,16 +3,25 @@
 import importlib.util
 import os
 import platform
-import secrets
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from openmle_gym.errors import RunnerUnavailable
-from openmle_gym.isolation.local import local_rlimits, require_linux, run_local, tasks_of_user
+from openmle_gym.isolation.local import local_rlimits, require_linux, run_local, tasks_counted_already, unused_user
 from openmle_gym.isolation.runner import Isolation, RunResult, RunSpec
 from openmle_gym.isolation.seccomp import bpf_filter, supported
+from openmle_gym.isolation.view import (
+    INPUTS_FOLDER,
+    NOBODY,
+    SHARED_MEMORY,
+    TMP,
+    WORK,
+    python_inside,
+    system_links,
+    system_mounts,
+    write_user_files,
+)
 from openmle_gym.isolation.workspace import (
     SUPERVISOR,
     Workspace,
@@ -23,13 +32,6 @@ from openmle_gym.isolation.workspace import (
     workspace,
 )
 
-_NOBODY = 65534
-_UNUSED_USERS = range(0x7000_0000, 0x7FFF_FFFE)
-"""Host users that nothing hands out (systemd's list of UID ranges)."""
-_SYSTEM_FOLDERS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
-_SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/nsswitch.conf")
-_WORK, _INPUTS, _TMP, _SHARED_MEMORY = "/work", "/inputs", "/tmp", "/dev/shm"
-_VENV = "/opt/venv"
 _SUPERVISOR = "/openmle/supervisor.py"
 
 
@@ -56,12 +58,10 @@ class BubblewrapRunner:
         if not supported(platform.machine()):
             raise RunnerUnavailable(f"bubblewrap: no system-call filter for {platform.machine()}; use Docker")
         binary = find_bubblewrap()
-        # Root must not be the program's user: the kernel does not limit root's processes, and root owns every file.
-        # A user per run keeps the runs from counting against, or signalling, each other.
-        uid = secrets.choice(_UNUSED_USERS) if os.getuid() == 0 else None
-        python = _python_inside()
-        argv = tuple(expanded(word, python=python, inputs=_INPUTS) for word in spec.argv)
-        rlimits = local_rlimits(spec.limits, tasks=spec.limits.processes + 1 + _tasks_counted_already())
+        uid = unused_user()
+        python = python_inside()
+        argv = tuple(expanded(word, python=python, inputs=INPUTS_FOLDER) for word in spec.argv)
+        rlimits = local_rlimits(spec.limits, tasks=spec.limits.processes + 1 + tasks_counted_already())
         settings = ("control=1", *(() if uid is None else (f"uid={uid}",)))
         async with workspace(spec, uid=uid) as place:
             seccomp = os.memfd_create("seccomp")
@@ -80,9 +80,9 @@ class BubblewrapRunner:
                     spec,
                     place,
                     isolation=self.isolation,
-                    environment=program_environment(spec, home=_WORK, tmp=_TMP, inputs=_INPUTS, python=python),
+                    environment=program_environment(spec, home=WORK, tmp=TMP, inputs=INPUTS_FOLDER, python=python),
                     descriptors=(seccomp,),
-                    tmpfs=(_TMP, _SHARED_MEMORY),
+                    tmpfs=(TMP, SHARED_MEMORY),
                 )
             finally:
                 os.close(seccomp)
@@ -104,21 +104,6 @@ def find_bubblewrap() -> str:
     raise RunnerUnavailable("bubblewrap: no bwrap; install the system's bubblewrap, or openmle-gym[bubblewrap]")
 
 
-def _tasks_counted_already() -> int:
-    """What RLIMIT_NPROC counts beside the sandbox: nothing where it counts by user namespace, or for a fresh user."""
-    release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
-    return 0 if os.getuid() == 0 or release >= (5, 14) else tasks_of_user()
-
-
-def _in_virtual_environment() -> bool:
-    return sys.prefix != sys.base_prefix
-
-
-def _python_inside() -> str:
-    """A virtual environment appears at one fixed place, wherever it is: its own path may tell much, or collide."""
-    return f"{_VENV}/bin/python" if _in_virtual_environment() else sys.executable
-
-
 def _shown(source: str | Path, target: str) -> Iterator[str]:
     """Binds read-only, below folders that the program can enter; by itself bubblewrap makes them root's alone."""
     for parent in reversed(Path(target).parents[:-1]):
@@ -126,52 +111,26 @@ def _shown(source: str | Path, target: str) -> Iterator[str]:
     yield from ("--ro-bind", str(source), target)
 
 
-def _interpreter() -> Iterator[str]:
-    """Binds what the interpreter needs: the environment and the installation below it, never where sources lie.
-
-    An editable install leaves a path to its sources in the environment; inside, that path does not exist.
-    """
-    if _in_virtual_environment():
-        yield from _shown(sys.prefix, _VENV)
-    for prefix in dict.fromkeys((sys.base_prefix, os.path.realpath(sys.base_prefix))):
-        if not Path(prefix).is_relative_to("/usr"):
-            yield from _shown(prefix, prefix)
-
-
 def _sandbox(spec: RunSpec, place: Workspace, uid: int | None) -> Iterator[str]:
     """The options that make the sandbox."""
     yield from ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
     yield from ("--hostname", "sandbox", "--new-session", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL")
     if uid is None:
-        yield from ("--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY))
+        yield from ("--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY))
     else:
         yield from ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")  # the supervisor's, to become the user
 
-    yield from ("--ro-bind", "/usr", "/usr")
-    for folder in _SYSTEM_FOLDERS:
-        if os.path.islink(folder):
-            yield from ("--symlink", os.readlink(folder), folder)
-        elif os.path.isdir(folder):
-            yield from ("--ro-bind", folder, folder)
-    for file in _SYSTEM_FILES:
-        if os.path.exists(file):
-            yield from _shown(file, file)
-    user = _NOBODY if uid is None else uid
-    passwd, group = place.root / "passwd", place.root / "group"
-    passwd.write_text(f"nobody:x:{user}:{user}:nobody:{_WORK}:/usr/sbin/nologin\n")
-    group.write_text(f"nogroup:x:{user}:\n")
-    for file in (passwd, group):
-        file.chmod(0o644)
-        yield from _shown(file, f"/etc/{file.name}")
-
+    for link in system_links():
+        yield from ("--symlink", *link)
+    for shown in (*system_mounts(), *write_user_files(place, uid)):
+        yield from _shown(*shown)
     yield from ("--proc", "/proc", "--dev", "/dev")
     shared = min(spec.limits.memory_bytes // 2, spec.limits.disk_bytes)
-    for mount, size in ((_TMP, spec.limits.disk_bytes), (_SHARED_MEMORY, shared)):
+    for mount, size in ((TMP, spec.limits.disk_bytes), (SHARED_MEMORY, shared)):
         yield from ("--perms", "1777", "--size", str(size), "--tmpfs", mount)
-    yield from ("--bind", str(place.work), _WORK, "--dir", _INPUTS)
+    yield from ("--bind", str(place.work), WORK, "--dir", INPUTS_FOLDER)
     for name, source in place.inputs.items():
-        yield from _shown(source, f"{_INPUTS}/{name}")
+        yield from _shown(source, f"{INPUTS_FOLDER}/{name}")
     yield from _shown(SUPERVISOR, _SUPERVISOR)
-    yield from _interpreter()
     # Nobody may list the root: a program that searches from there would follow /proc/self/root in circles for ever.
-    yield from ("--chmod", "0111", "/", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _WORK)
+    yield from ("--chmod", "0111", "/", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORK)

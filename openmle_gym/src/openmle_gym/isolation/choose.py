@@ -7,6 +7,7 @@ from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.docker import DockerRunner
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import Isolation, Runner
+from openmle_gym.isolation.zygote import ZygoteRunner
 
 logger = logging.getLogger(__name__)
 
@@ -15,8 +16,8 @@ async def strongest_runner(preferred: str = "auto", *, docker_image: str, allow_
     """Returns a runner whose `check` has passed.
 
     Args:
-        preferred: `auto` tries Docker, bubblewrap and, if allowed, the plain process, in this order; the name of one
-            of them means that one and no other.
+        preferred: `auto` tries Docker, zygote, bubblewrap and, if allowed, the plain process, in this order; the name of
+            one of them means that one and no other.
         docker_image: What Docker's runner needs on the engine.
         allow_process: Consent to run programs without isolation.
 
@@ -29,6 +30,8 @@ async def strongest_runner(preferred: str = "auto", *, docker_image: str, allow_
     candidates: list[Runner] = []
     if preferred in ("auto", Isolation.DOCKER):
         candidates.append(DockerRunner(image=docker_image))
+    if preferred in ("auto", Isolation.ZYGOTE):
+        candidates.append(ZygoteRunner())
     if preferred in ("auto", Isolation.BUBBLEWRAP):
         candidates.append(BubblewrapRunner())
     if preferred == Isolation.PROCESS or (preferred == "auto" and allow_process):

@@ -11,42 +11,69 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from openmle_gym.errors import RunnerUnavailable
-from openmle_gym.isolation.logs import read_record
-from openmle_gym.isolation.runner import Isolation, RunResult, RunSpec
-from openmle_gym.isolation.seccomp import docker_profile
-from openmle_gym.isolation.workspace import (
-    SUPERVISOR,
-    Workspace,
-    expanded,
-    finish,
-    program_environment,
-    prove,
-    read_artifacts,
-    supervisor_arguments,
-    workspace,
-)
+from openmle_gym.isolation.container import container_request
+from openmle_gym.isolation.logs import Record, read_record
+from openmle_gym.isolation.runner import GpuUse, Isolation, RunResult, RunSpec
+from openmle_gym.isolation.workspace import Workspace, finish, prove, read_artifacts, workspace
+from openmle_gym.jobs import MIB
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 T = TypeVar("T")
 
-MANAGED_LABEL = "openmle.managed"
-"""On every container of ours, with the value 1."""
 _NOBODY = 65534
-_PYTHON, _WORK, _INPUTS, _TMP = "/opt/venv/bin/python", "/work", "/inputs", "/tmp"
-_SUPERVISOR, _RECORD = "/openmle/supervisor.py", "/openmle/record"
-_MOST_INODES = 65536
 _CONFLICT = 409
 _GRACE_SECONDS = 60.0
 """How long the engine may take to answer, or a killed container to die."""
+_VRAM_LOOK_SECONDS = 1.0
+"""Between two looks at the GPU memory in use."""
+_VRAM_GRACE_BYTES = 1024 * MIB
+"""What a run may use beyond its share before it is killed: the driver's own part, which is not the program's doing."""
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """What the engine says of a dead container."""
 
     exit_code: int
     out_of_memory: bool
+
+
+class Watched(NamedTuple):
+    """What we saw of a container, and whether we killed it."""
+
+    timed_out: bool = False
+    over_vram: bool = False
+    peak_vram_bytes: int | None = None
+
+
+class End(NamedTuple):
+    """How the program ended; one of the two is None."""
+
+    exit_code: int | None
+    signal: int | None
+
+
+def program_end(record: Record, state: State, watched: Watched) -> End:
+    """How a program ended, from the three who know: its supervisor, the engine, and we.
+
+    The supervisor is the first process of the container, so nothing inside can kill it; when it wrote no end, and
+    neither we nor the memory limit killed it, somebody outside did.
+
+    Raises:
+        RunnerUnavailable: The container was killed from outside, or the supervisor never started the program.
+    """
+    if watched.timed_out or watched.over_vram:
+        return End(None, 9)
+    if record.exit_code is not None or record.signal is not None:
+        return End(record.exit_code, record.signal)
+    if state.out_of_memory:
+        return End(None, 9)
+    if state.exit_code > 128:
+        raise RunnerUnavailable(f"docker: the container was killed from outside (status {state.exit_code})")
+    if not record.started:
+        raise RunnerUnavailable(f"docker: the supervisor could not start the program (status {state.exit_code})")
+    return End(state.exit_code, None)  # the program has overwritten its record; its supervisor ended with its status
 
 
 class DockerRunner:
@@ -61,7 +88,7 @@ class DockerRunner:
 
     isolation = Isolation.DOCKER
 
-    def __init__(self, *, image: str, runtime: str | None = None, base_url: str | None = None) -> None:
+    def __init__(self, *, image: str, runtime: str | None = None, base_url: str | None = None, starts: int = 0) -> None:
         """Connects on first use.
 
         Args:
@@ -69,20 +96,23 @@ class DockerRunner:
             runtime: The engine's name of another container runtime, such as `runsc`; None is its default.
             base_url: The engine's address; None reads the DOCKER_* variables, else the local socket. The engine must
                 see this machine's temporary folder under the same path.
+            starts: Containers that are started at once; 0 is twice this machine's cores. More make each one slower and
+                none faster.
         """
         self._image = image
         self._runtime = runtime
         self._base_url = base_url
         self._client: DockerClient | None = None
         self._cores = 1.0
-        # More starts at once make each one slower and none faster.
-        self._starts = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+        self._runtimes: tuple[str, ...] = ()
+        self._nvidia_runtime = False
+        self._starts = asyncio.Semaphore(starts or 2 * (os.cpu_count() or 1))
         # A waiting thread per running container; they must not use up the threads that kill and remove.
         self._waits = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="docker-wait")
 
     async def check(self) -> None:
-        """See `Runner`."""
-        await self._call(self._require_image)
+        """See `Runner`. Also proves the runtime: its trivial program has to end within a minute."""
+        await self._call(self._require_runtime_and_image)
         await prove(self)
 
     async def run(self, spec: RunSpec) -> RunResult:
@@ -95,28 +125,29 @@ class DockerRunner:
                 async with self._starts:
                     await self._call(lambda: self._start(name, spec, place, f"{uid}:{gid}"))
                 began = time.monotonic()
-                timed_out = await self._wait(name, spec.limits.wall_seconds)
+                watched = await self._watch(name, spec)
                 wall_seconds = time.monotonic() - began
                 state = await self._call(lambda: self._state(name))
             finally:
                 await self._call(lambda: self._remove(name))
-            return await self._result(spec, place, state, timed_out=timed_out, wall_seconds=wall_seconds)
+            return await self._result(spec, place, state, watched, wall_seconds)
 
     async def _result(
-        self, spec: RunSpec, place: Workspace, state: _State, *, timed_out: bool, wall_seconds: float
+        self, spec: RunSpec, place: Workspace, state: State, watched: Watched, wall_seconds: float
     ) -> RunResult:
         record = read_record(place.record, spec.limits.log_bytes)
-        exit_code, signal = record.exit_code, record.signal
-        if exit_code is None and signal is None:  # the supervisor was killed, or could not write
-            exit_code, signal = (None, state.exit_code - 128) if state.exit_code > 128 else (state.exit_code, None)
-        if timed_out:
-            exit_code, signal = None, 9
-        survived = state.out_of_memory and exit_code == 0
+        end = program_end(record, state, watched)
+        survived = state.out_of_memory and end.exit_code == 0
         return RunResult(
-            exit_code=exit_code,
-            signal=signal,
-            timed_out=timed_out,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            timed_out=watched.timed_out,
             out_of_memory=state.out_of_memory,
+            gpu=None
+            if spec.gpu is None
+            else GpuUse(
+                enforcement=spec.gpu.enforcement, peak_bytes=watched.peak_vram_bytes, over_limit=watched.over_vram
+            ),
             wall_seconds=wall_seconds,
             log=record.log,
             artifacts=await read_artifacts(spec, place.work),
@@ -146,84 +177,84 @@ class DockerRunner:
                 client = docker.from_env(**options)
             else:
                 client = docker.DockerClient(base_url=self._base_url, **options)
-            self._cores = float(client.info()["NCPU"])
+            facts = client.info()
+            self._cores = float(facts["NCPU"])
+            self._runtimes = tuple(facts["Runtimes"])
+            self._nvidia_runtime = (self._runtime or facts["DefaultRuntime"]) == "nvidia"
             self._client = client
         return self._client
 
-    def _require_image(self) -> None:
+    def _require_runtime_and_image(self) -> None:
         engine = self._engine()
         import docker.errors
 
+        if self._runtime is not None and self._runtime not in self._runtimes:
+            raise RunnerUnavailable(
+                f"docker: the engine has no runtime {self._runtime!r}, but {', '.join(self._runtimes)};"
+                " add it to the engine's daemon.json, or choose another"
+            )
         try:
             engine.images.get(self._image)
         except docker.errors.ImageNotFound as error:
-            raise RunnerUnavailable(f"docker: no image {self._image}; build it with scripts/build_image.sh") from error
+            raise RunnerUnavailable(
+                f"docker: no image {self._image}; build it with openmle-sandbox image build"
+            ) from error
 
     def _start(self, name: str, spec: RunSpec, place: Workspace, user: str) -> None:
         engine = self._engine()
-        from docker.types import LogConfig, Mount
+        from docker.errors import APIError
 
-        limits = spec.limits
-        arguments = supervisor_arguments(
-            tuple(expanded(word, python=_PYTHON, inputs=_INPUTS) for word in spec.argv),
-            limits,
-            record=_RECORD,
-            rlimits={},
-            settings=("hide_root=1",),
-        )
-        read_only = {f"{_INPUTS}/{name}": source for name, source in place.inputs.items()} | {_SUPERVISOR: SUPERVISOR}
-        writable = {_WORK: place.work, _RECORD: place.root / "record"}
-        container = engine.containers.create(
-            self._image,
-            name=name,
-            entrypoint=[_PYTHON, "-I", "-S", _SUPERVISOR],
-            command=arguments,
-            environment=program_environment(spec, home=_WORK, tmp=_TMP, inputs=_INPUTS, python=_PYTHON),
-            working_dir=_WORK,
+        request = container_request(
+            spec,
+            place,
+            image=self._image,
             user=user,
-            labels={MANAGED_LABEL: "1"} | dict(spec.labels),
-            mounts=[
-                *(Mount(target, str(source), type="bind", read_only=True) for target, source in read_only.items()),
-                *(Mount(target, str(source), type="bind") for target, source in writable.items()),
-            ],
-            read_only=True,
-            tmpfs={_TMP: f"exec,nosuid,nodev,mode=1777,size={limits.disk_bytes},nr_inodes={_MOST_INODES}"},
-            shm_size=max(1, limits.memory_bytes // 2),
-            mem_limit=limits.memory_bytes,
-            memswap_limit=limits.memory_bytes,
-            nano_cpus=int(min(limits.cpus, self._cores) * 1e9),
-            pids_limit=limits.processes + 1,  # the supervisor is not the program's
-            network_mode="none",
-            ipc_mode="private",
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges:true", f"seccomp={docker_profile()}"],
-            init=False,  # the supervisor does an init's work, and as the first process it cannot be killed from inside
+            cores=self._cores,
             runtime=self._runtime,
-            log_config=LogConfig(type="none"),
+            nvidia_runtime=self._nvidia_runtime,
         )
-        container.start()
+        container = engine.containers.create(name=name, **request)
+        try:
+            container.start()
+        except APIError as error:
+            if "could not select device driver" in str(error):
+                raise RunnerUnavailable(
+                    "docker: the engine cannot give a container a GPU; install NVIDIA's driver and its container"
+                    f" toolkit on the engine's machine ({error.explanation})"
+                ) from error
+            raise
 
-    async def _wait(self, name: str, wall_seconds: float) -> bool:
-        """Waits for a container's death, and brings it about when it does not come in time; whether it had to."""
+    async def _watch(self, name: str, spec: RunSpec) -> Watched:
+        """Waits for a container's death, and brings it about when it goes over its time or its share of the GPU."""
         loop = asyncio.get_running_loop()
-        engine = self._engine()
+        engine, wall_seconds = self._engine(), spec.limits.wall_seconds
         waiting = loop.run_in_executor(
             self._waits, lambda: engine.api.wait(name, timeout=math.ceil(wall_seconds + 2 * _GRACE_SECONDS))
         )
         # When this task is cancelled nobody asks for the outcome.
         waiting.add_done_callback(lambda future: None if future.cancelled() else future.exception())
-        done, _ = await asyncio.wait({waiting}, timeout=wall_seconds)
-        timed_out = False
-        if not done:
-            timed_out = await self._call(lambda: self._kill(name))
-            done, _ = await asyncio.wait({waiting}, timeout=_GRACE_SECONDS)
-        if not done:
+        deadline = loop.time() + wall_seconds
+        peak: int | None = None
+        over_vram = False
+        while not (waiting.done() or over_vram or loop.time() >= deadline):
+            left = deadline - loop.time()
+            if spec.gpu is None or spec.gpu.used_bytes is None:
+                await asyncio.wait({waiting}, timeout=left)
+            else:
+                await asyncio.wait({waiting}, timeout=min(left, _VRAM_LOOK_SECONDS))
+                peak = max(peak or 0, await asyncio.to_thread(spec.gpu.used_bytes))
+                over_vram = not waiting.done() and peak > spec.gpu.vram_bytes + _VRAM_GRACE_BYTES
+        killed = False
+        if not waiting.done():
+            killed = await self._call(lambda: self._kill(name))
+            await asyncio.wait({waiting}, timeout=_GRACE_SECONDS)
+        if not waiting.done():
             raise RunnerUnavailable(f"docker: container {name} does not die")
         try:
             waiting.result()
         except _engine_errors() as error:
             raise RunnerUnavailable(f"docker: lost container {name}: {error}") from error
-        return timed_out
+        return Watched(timed_out=killed and not over_vram, over_vram=killed and over_vram, peak_vram_bytes=peak)
 
     def _kill(self, name: str) -> bool:
         """False when it was dead already."""
@@ -237,9 +268,9 @@ class DockerRunner:
             return False
         return True
 
-    def _state(self, name: str) -> _State:
+    def _state(self, name: str) -> State:
         state = self._engine().api.inspect_container(name)["State"]
-        return _State(exit_code=state["ExitCode"], out_of_memory=state["OOMKilled"])
+        return State(exit_code=state["ExitCode"], out_of_memory=state["OOMKilled"])
 
     def _remove(self, name: str) -> None:
         engine = self._engine()

@@ -6,6 +6,8 @@ a second. A program can overshoot its limit for as long as one look takes to com
 
 import asyncio
 import os
+import platform
+import secrets
 import signal
 import subprocess
 import time
@@ -24,6 +26,8 @@ LOOK_SECONDS = 0.05
 """Between two looks of the watchdog."""
 STUBBORN_SECONDS = 5.0
 """After this the supervisor itself is killed too."""
+_UNUSED_USERS = range(0x7000_0000, 0x7FFF_FFFE)
+"""Host users that nothing hands out (systemd's list of UID ranges)."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -72,7 +76,7 @@ def _children(pid: int) -> list[int]:
     return children
 
 
-def usage(pids: Sequence[int], tmpfs: Sequence[str], limit_bytes: int) -> Usage:
+def usage(pids: Sequence[int], tmpfs: Sequence[str], limit_bytes: int, *, shared_with: int | None = None) -> Usage:
     """Adds up what processes use.
 
     Resident pages count first, which is quick but counts shared pages once per process; only when that sum passes
@@ -81,20 +85,24 @@ def usage(pids: Sequence[int], tmpfs: Sequence[str], limit_bytes: int) -> Usage:
 
     Args:
         tmpfs: Mount points of memory file systems, as the processes see them.
+        shared_with: A process that all of them were forked from. What they still share with it is not theirs.
     """
     tasks = resident = 0
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
             tasks += len(os.listdir(f"/proc/{pid}/task"))
-            resident += _resident_bytes(pid)
+            resident += resident_bytes(pid)
     files = _tmpfs_bytes(pids, tmpfs)
     if resident + files <= limit_bytes:
         return Usage(tasks, resident + files)
+    inherited = 0 if shared_with is None else _proportional_share(shared_with).anonymous
     private = shared = 0
     for pid in pids:
         share = _proportional_share(pid)
-        private += share["Pss_Anon"]
-        shared += share["Pss_Shmem"]
+        # The ancestor's share is a little larger than the process's share of the same pages, some of which it has
+        # changed since; but what is private is the process's own in any case.
+        private += max(share.anonymous - inherited, share.private)
+        shared += share.files
     # Files in a memory file system are also shared pages of whoever maps them.
     return Usage(tasks, private + max(shared, files))
 
@@ -109,21 +117,32 @@ def _tmpfs_bytes(pids: Sequence[int], mounts: Sequence[str]) -> int:
     return 0
 
 
-def _proportional_share(pid: int) -> dict[str, int]:
-    share = {"Pss_Anon": 0, "Pss_Shmem": 0}
-    with suppress(FileNotFoundError, ProcessLookupError):
-        try:
-            with open(f"/proc/{pid}/smaps_rollup") as rollup:
-                for line in rollup:
-                    name, _, rest = line.partition(":")
-                    if name in share:
-                        share[name] = int(rest.split()[0]) * 1024
-        except PermissionError:
-            share["Pss_Anon"] = _resident_bytes(pid)  # it made itself unreadable, so all that is resident counts
-    return share
+class _Share(NamedTuple):
+    """A process's part of memory, in bytes; a page that three processes map counts a third for each."""
+
+    anonymous: int
+    files: int
+    """In memory file systems, and memory that processes share on purpose."""
+    private: int
+    """Anonymous memory that no other process maps."""
 
 
-def _resident_bytes(pid: int) -> int:
+def _proportional_share(pid: int) -> _Share:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as rollup:
+            lines = (line.partition(":") for line in rollup)
+            sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in lines if rest.endswith("kB\n")}
+    except PermissionError:
+        return _Share(resident_bytes(pid), 0, 0)  # it made itself unreadable, so all that is resident counts
+    except (FileNotFoundError, ProcessLookupError):
+        return _Share(0, 0, 0)
+    dirty = sizes.get("Private_Dirty", 0) - sizes.get("Pss_Shmem", 0)
+    private = max(0, min(dirty, sizes.get("Anonymous", 0)))
+    return _Share(sizes.get("Pss_Anon", 0), sizes.get("Pss_Shmem", 0), private)
+
+
+def resident_bytes(pid: int) -> int:
+    """Pages of a process that are in memory, shared ones too; FileNotFoundError or ProcessLookupError when it is gone."""
     with open(f"/proc/{pid}/statm") as statm:
         return int(statm.read().split()[1]) * _PAGE_BYTES
 
@@ -141,6 +160,32 @@ def tasks_of_user() -> int:
             with suppress(FileNotFoundError, ProcessLookupError):
                 tasks += len(os.listdir(f"{entry.path}/task")) if entry.stat().st_uid == user else 0
     return tasks
+
+
+def tasks_counted_already() -> int:
+    """What RLIMIT_NPROC counts beside a sandbox: nothing where it counts by user namespace, or for a fresh user."""
+    release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+    return 0 if os.getuid() == 0 or release >= (5, 14) else tasks_of_user()
+
+
+def unused_user() -> int | None:
+    """The user on the host for one sandboxed program; None is our own.
+
+    Root must not be the program's user: the kernel does not limit root's processes, and root owns every file.
+    A user per run keeps the runs from counting against, or signalling, each other.
+    """
+    return secrets.choice(_UNUSED_USERS) if os.getuid() == 0 else None
+
+
+class Supervised(NamedTuple):
+    """A supervisor at work on this machine."""
+
+    pid: int
+    """Of the process below which the program and all that it starts are found."""
+    descriptor: int
+    """A pidfd of that process."""
+    control: int
+    """What a byte is written to so that the supervisor kills all and goes."""
 
 
 async def run_local(
@@ -163,29 +208,69 @@ async def run_local(
     Raises:
         RunnerUnavailable: The program was not even started.
     """
-    began = time.monotonic()
     process, control = _spawn(command, place, environment, descriptors)
-    exited = _exit_future(process.pid)
+    supervised = Supervised(process.pid, os.pidfd_open(process.pid), control)
     try:
-        kill = await _watch(process.pid, exited, spec.limits, place.record, began, tmpfs)
+        return await see_through(
+            supervised,
+            spec,
+            place,
+            isolation=isolation,
+            tmpfs=tmpfs,
+            when_lost="the program killed its supervisor; processes of it may live on",
+            warnings=warnings,
+        )
     finally:
-        await finish(_stop(process, exited, control))
+        process.wait()
+
+
+async def see_through(
+    supervised: Supervised,
+    spec: RunSpec,
+    place: Workspace,
+    *,
+    isolation: Isolation,
+    tmpfs: Sequence[str] = (),
+    shared_with: int | None = None,
+    when_lost: str | None = None,
+    warnings: tuple[str, ...] = (),
+) -> RunResult:
+    """Watches over a supervised program to its end, and closes what `supervised` holds.
+
+    Args:
+        tmpfs: Mount points of the program's memory file systems, as it sees them.
+        shared_with: A process whose memory the program's processes began with; that is not the program's.
+        when_lost: The warning on the result when the supervisor ended without a word; None where the program has no
+            power over it, so that its loss is the machine's fault.
+
+    Raises:
+        RunnerUnavailable: The program was not even started, or is lost and `when_lost` is None.
+    """
+    began = time.monotonic()
+    exited = _exit_future(supervised.descriptor)
+    try:
+        kill = await _watch(supervised.pid, exited, spec.limits, place.record, began, tmpfs, shared_with)
+    finally:
+        await finish(_stop(supervised, exited))
     wall_seconds = time.monotonic() - began
 
     record = read_record(place.record, spec.limits.log_bytes)
     if not record.started and kill is None:
         said = (place.root / "stderr").read_bytes()[-2000:].decode(errors="replace").strip()
-        raise RunnerUnavailable(f"{isolation}: nothing was started (status {process.returncode}): {said}")
+        raise RunnerUnavailable(f"{isolation}: nothing was started: {said}")
     lost = kill is None and record.exit_code is None and record.signal is None
     if kill is _Kill.TASKS:
         warnings += (f"killed: more than {spec.limits.processes} processes and threads",)
     if lost:
-        warnings += ("the program killed its supervisor; processes of it may live on",)
+        if when_lost is None:
+            raise RunnerUnavailable(f"{isolation}: the program's supervisor vanished")
+        warnings += (when_lost,)
     return RunResult(
         exit_code=None if kill else record.exit_code,
         signal=int(signal.SIGKILL) if kill or lost else record.signal,
         timed_out=kill is _Kill.WALL_CLOCK,
         out_of_memory=kill is _Kill.MEMORY,
+        too_many_processes=kill is _Kill.TASKS,
         wall_seconds=wall_seconds,
         log=record.log,
         artifacts=await read_artifacts(spec, place.work),
@@ -224,11 +309,10 @@ def _spawn(
     return _Spawned(process, control)
 
 
-def _exit_future(pid: int) -> asyncio.Future[None]:
-    """Done when the process has ended; it still has to be waited for."""
+def _exit_future(descriptor: int) -> asyncio.Future[None]:
+    """Done when the process of a pidfd, which it then closes, has ended; it still has to be waited for."""
     loop = asyncio.get_running_loop()
     exited: asyncio.Future[None] = loop.create_future()
-    descriptor = os.pidfd_open(pid)
 
     def ended() -> None:
         loop.remove_reader(descriptor)
@@ -240,7 +324,13 @@ def _exit_future(pid: int) -> asyncio.Future[None]:
 
 
 async def _watch(
-    pid: int, exited: asyncio.Future[None], limits: Limits, record: int, began: float, tmpfs: Sequence[str]
+    pid: int,
+    exited: asyncio.Future[None],
+    limits: Limits,
+    record: int,
+    began: float,
+    tmpfs: Sequence[str],
+    shared_with: int | None,
 ) -> _Kill | None:
     """Returns when the run has ended by itself, with None, or has to be ended."""
     deadline = began + limits.wall_seconds
@@ -253,27 +343,26 @@ async def _watch(
         # Until the program starts, the tree below is still on the host's own file systems.
         if not has_started(record):
             continue
-        used = usage(descendants(pid), tmpfs, limits.memory_bytes)
+        used = usage(descendants(pid), tmpfs, limits.memory_bytes, shared_with=shared_with)
         if used.memory_bytes > limits.memory_bytes:
             return _Kill.MEMORY
         if used.tasks > limits.processes + 1:  # a supervisor may be among them
             return _Kill.TASKS
 
 
-async def _stop(process: subprocess.Popen[bytes], exited: asyncio.Future[None], control: int) -> None:
+async def _stop(supervised: Supervised, exited: asyncio.Future[None]) -> None:
     """Has the supervisor kill everything, if it has not ended; if it does not obey, does so itself."""
-    with suppress(BrokenPipeError):
-        os.write(control, b"x")  # closing is not enough where another process of ours was forked meanwhile
-    os.close(control)
+    with suppress(BrokenPipeError, ConnectionResetError):
+        os.write(supervised.control, b"x")  # closing is not enough where another process of ours was forked meanwhile
+    os.close(supervised.control)
     deadline = time.monotonic() + STUBBORN_SECONDS
     while not exited.done():
         await asyncio.wait({exited}, timeout=0.2)
         if exited.done():
             break
-        stubborn = descendants(process.pid)
+        stubborn = descendants(supervised.pid)
         if time.monotonic() >= deadline:
-            stubborn.append(process.pid)
+            stubborn.append(supervised.pid)
         for pid in stubborn:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-    process.wait()

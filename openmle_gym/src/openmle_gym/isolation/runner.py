@@ -1,10 +1,10 @@
 """The protocol that every isolation implements, and the records that it exchanges."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from openmle_gym.jobs import Limits
 
@@ -15,11 +15,40 @@ INPUTS = "{inputs}"
 
 
 class Isolation(StrEnum):
-    """How strongly a program was held, strongest first."""
+    """What held a program: docker, zygote and bubblewrap isolate, process does not."""
 
     DOCKER = "docker"
+    ZYGOTE = "zygote"
     BUBBLEWRAP = "bubblewrap"
     PROCESS = "process"
+
+
+VramEnforcement = Literal["none", "advisory", "watchdog", "kernel", "mig"]
+"""What held a program to its share of a GPU's memory: nothing, its own library, a kill by us, the driver, the GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuGrant:
+    """The GPUs of one run, which nobody else uses meanwhile."""
+
+    uuids: tuple[str, ...]
+    vram_bytes: int
+    """The most memory that the run may use on each."""
+    enforcement: VramEnforcement
+    used_bytes: Callable[[], int] | None = None
+    """What the run uses now on the fullest of them; called in a thread, raises RunnerUnavailable when the driver
+    fails. None where nobody watches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """How a run used its GPUs."""
+
+    enforcement: VramEnforcement
+    peak_bytes: int | None = None
+    """The most that was seen on one GPU; None where nobody watched."""
+    over_limit: bool = False
+    """We killed it at `GpuGrant.vram_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +66,10 @@ class RunSpec:
     artifacts: Mapping[str, int] = field(default_factory=dict)
     """Files to read back from the working directory after death: plain name to the most bytes accepted."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    gpu: GpuGrant | None = None
+    on_log: "Callable[[Callable[[], BoundedLog]], None] | None" = None
+    """Called once the record exists, with a function that reads the output kept so far; that function raises
+    FileNotFoundError when the run is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +111,10 @@ class RunResult:
     """We killed it at `Limits.wall_seconds`."""
     out_of_memory: bool = False
     """It, or one of its processes, was killed at `Limits.memory_bytes`."""
+    too_many_processes: bool = False
+    """We killed it at `Limits.processes`."""
+    gpu: GpuUse | None = None
+    """None for a run without a GPU."""
     wall_seconds: float
     log: BoundedLog
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)

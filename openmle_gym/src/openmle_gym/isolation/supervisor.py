@@ -80,33 +80,47 @@ def hide_root() -> None:
     os.close(rules)
 
 
+def enter_program(rlimits: dict[str, int], output: int, *, root_hidden: bool) -> None:
+    """Makes the process that calls it the program's: a session, streams and limits of its own."""
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # else it may not write to its own /proc
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as preference:
+        preference.write("1000")  # if the machine runs short, the program goes first
+    if root_hidden:
+        hide_root()
+    for name, value in rlimits.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (lowered, lowered))
+
+
+def execute(argv: list[str]) -> int:
+    """Becomes the program; where that cannot be, says why and returns the exit code that a shell would give."""
+    # The interpreter ignores these, and what is ignored stays so across exec.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        os.write(2, f"cannot run {argv[0]!r}: {error.strerror}\n".encode())
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
 def start_program(argv: list[str], rlimits: dict[str, int], output: int, *, root_hidden: bool) -> int:
     """Forks the program into a session of its own; its PID, which is also its process group."""
     child = os.fork()
     if child:
         return child
     try:
-        os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        # The interpreter ignores these, and what is ignored stays so across exec.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # else it may not write to its own /proc
-        with suppress(OSError), open("/proc/self/oom_score_adj", "w") as preference:
-            preference.write("1000")  # if the machine runs short, the program goes first
-        if root_hidden:
-            hide_root()
-        for name, value in rlimits.items():
-            kind = getattr(resource, f"RLIMIT_{name}")
-            hard = resource.getrlimit(kind)[1]
-            lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(kind, (lowered, lowered))
-        os.execvp(argv[0], argv)
+        enter_program(rlimits, output, root_hidden=root_hidden)
     except OSError as error:
-        os.write(2, f"cannot run {argv[0]!r}: {error.strerror}\n".encode())
-        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+        os.write(2, f"cannot prepare {argv[0]!r}: {error.strerror}\n".encode())
+        os._exit(126)
+    os._exit(execute(argv))
 
 
 def children_of_self() -> list[int]:
@@ -147,43 +161,30 @@ def reap(program: int) -> int | None:
             found = status
 
 
-def main() -> int:
-    split = sys.argv.index("--")
-    settings = dict(word.split("=", 1) for word in sys.argv[1:split])
-    argv = sys.argv[split + 1 :]
-    rlimits = {key[len("rlimit.") :]: int(value) for key, value in settings.items() if key.startswith("rlimit.")}
-    controlled, subreaper = "control" in settings, "subreaper" in settings
-    target = settings["record"]
-    descriptor = int(target) if target.isdigit() else os.open(target, os.O_WRONLY)
-    os.set_inheritable(descriptor, False)
-    if "uid" in settings:
-        user = int(settings["uid"])
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
-    # Else the program, which has our user, could reach our descriptors through /proc.
-    LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    if subreaper:
-        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def see_through(program: int, output: int, record: Record, *, control: int | None, subreaper: bool) -> int | None:
+    """Records a program's output and end, and kills what it leaves.
 
+    Args:
+        output: What the program writes, to read; nobody but the program has the other end.
+        control: Where a byte or the end means "kill all and go".
+        subreaper: Whether to kill the program's orphans, because no PID namespace does that.
+
+    Returns:
+        The wait status, or None when it was told to go.
+    """
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    output, output_write = os.pipe()
-    record = Record(descriptor, int(settings["log_bytes"]))
-    program = start_program(argv, rlimits, output_write, root_hidden="hide_root" in settings)
     record.write_header(0, STARTED)
-    os.close(output_write)
-
-    sources = [wake_read, output] + ([0] if controlled else [])
-    status = None
+    sources = [wake_read, output] + ([] if control is None else [control])
+    status = reap(program)  # its end may have come before the handler
     while status is None:
         ready, _, _ = select.select(sources, [], [])
-        if 0 in ready:
+        if control in ready:
             if subreaper:
                 kill_all(program)
-            return 0
+            return None
         if output in ready:
             chunk = os.read(output, CHUNK_BYTES)
             record.feed(chunk)
@@ -206,6 +207,35 @@ def main() -> int:
     record.write_header(status, ENDED)
     if subreaper:
         kill_all(program)
+    return status
+
+
+def main() -> int:
+    split = sys.argv.index("--")
+    settings = dict(word.split("=", 1) for word in sys.argv[1:split])
+    argv = sys.argv[split + 1 :]
+    rlimits = {key[len("rlimit.") :]: int(value) for key, value in settings.items() if key.startswith("rlimit.")}
+    controlled, subreaper = "control" in settings, "subreaper" in settings
+    target = settings["record"]
+    descriptor = int(target) if target.isdigit() else os.open(target, os.O_WRONLY)
+    os.set_inheritable(descriptor, False)
+    if "uid" in settings:
+        user = int(settings["uid"])
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    # Else the program, which has our user, could reach our descriptors through /proc.
+    LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if subreaper:
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    record = Record(descriptor, int(settings["log_bytes"]))
+    output, output_write = os.pipe()
+    program = start_program(argv, rlimits, output_write, root_hidden="hide_root" in settings)
+    os.close(output_write)
+    status = see_through(program, output, record, control=0 if controlled else None, subreaper=subreaper)
+    if status is None:
+        return 0
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 

@@ -15,9 +15,10 @@ from typing import TypeVar
 
 from openmle_gym.errors import RunnerUnavailable
 from openmle_gym.isolation.artifacts import read_artifact
-from openmle_gym.isolation.logs import record_bytes
-from openmle_gym.isolation.runner import INPUTS, PYTHON, Artifact, Runner, RunSpec
+from openmle_gym.isolation.logs import read_record, record_bytes
+from openmle_gym.isolation.runner import INPUTS, PYTHON, Artifact, BoundedLog, Runner, RunSpec
 from openmle_gym.jobs import Limits
+from openmle_gym.signature import PROGRAM_FILE
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ async def workspace(spec: RunSpec, *, uid: int | None, copy_inputs: bool = False
             inputs = await finish(asyncio.to_thread(_fill, root, record, spec, uid, copy_inputs))
         except OSError as error:
             raise RunnerUnavailable(f"cannot prepare a run in {root}: {error}") from error
+        if spec.on_log is not None:
+            spec.on_log(lambda: _log_so_far(root / "record", spec.limits.log_bytes))
         yield Workspace(root=root, work=root / "work", inputs=inputs, record=record)
     finally:
         if record >= 0:
@@ -84,6 +87,15 @@ async def workspace(spec: RunSpec, *, uid: int | None, copy_inputs: bool = False
             await finish(asyncio.to_thread(remove_tree, root))
         except OSError as error:
             logger.warning("cannot remove %s: %s", root, error)  # the run itself ended as it ended
+
+
+def _log_so_far(path: Path, log_bytes: int) -> BoundedLog:
+    """By path, as the descriptor's number belongs to another file when the run is over."""
+    record = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return read_record(record, log_bytes).log
+    finally:
+        os.close(record)
 
 
 def _fill(root: Path, record: int, spec: RunSpec, uid: int | None, copy_inputs: bool) -> dict[str, Path]:
@@ -213,6 +225,8 @@ async def prove(runner: Runner) -> None:
         RunnerUnavailable: It did not start, or did not end well.
     """
     limits = Limits(wall_seconds=60.0, memory_bytes=256 * 1024 * 1024)
-    result = await runner.run(RunSpec(argv=(PYTHON, "-c", "print('ready')"), limits=limits))
+    result = await runner.run(
+        RunSpec(argv=(PYTHON, "-u", PROGRAM_FILE), files={PROGRAM_FILE: b"print('ready')"}, limits=limits)
+    )
     if result.exit_code != 0 or result.log.text.strip() != "ready":
         raise RunnerUnavailable(f"{runner.isolation}: a trivial program ended with {result}")
