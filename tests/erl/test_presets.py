@@ -19,6 +19,72 @@ def test_the_papers_lone_score_earns_one_and_ours_what_it_is_worth() -> None:
     np.testing.assert_allclose(robust.rewards, [0.05 + 0.95 * 0.001, 0.0, 0.0])
 
 
+def published(
+    scores: list[float | None], history: list[float], higher: bool, best: float | None, worst: float | None
+) -> list[float]:
+    """The release's rewards of one group, by the letter: one sample at a time, plain floats, utilities throughout."""
+    sign = 1.0 if higher else -1.0
+    group = [sign * score for score in scores if score is not None and math.isfinite(score)]
+    seen = sorted([*(sign * score for score in history), *group], reverse=True)
+    high = None if best is None else sign * best
+    low = None if worst is None else sign * worst
+    bounds: tuple[float | None, float | None] = (None, None)
+    if seen:
+        top, bottom = seen[0], seen[min(16, len(seen)) - 1]
+        bottom -= 0.25 * max(top - bottom, 0.0)
+        top = top if high is None else min(top, high)
+        bottom = bottom if low is None else max(bottom, low)
+        if top <= bottom:
+            top = bottom + max(1e-6, 1e-12)
+            top = top if high is None else min(top, high)
+        bounds = (bottom, top) if bottom < top else (low, high)
+
+    def reward(score: float | None) -> float:
+        if score is None or not math.isfinite(score):
+            return 0.0
+        if len(seen) == 1:
+            return 1.0
+        bottom, top = bounds
+        if bottom is None or top is None:
+            return 0.5 + 0.5 * math.tanh(0.5 * sign * score)
+        return min(max((sign * score - bottom) / max(top - bottom, 1e-9), 0.0), 1.0)
+
+    return [reward(score) for score in scores]
+
+
+@pytest.mark.parametrize("limits", [(None, None), (1.0, 0.0), (1.0, None), (None, 0.0), (0.6, None), (None, 0.4)])
+@pytest.mark.parametrize("higher", [True, False])
+def test_the_papers_rewards_are_the_releases_bit_for_bit(
+    limits: tuple[float | None, float | None], higher: bool
+) -> None:
+    generator = np.random.default_rng(0)
+    best, worst = limits if higher else tuple(None if limit is None else 1.0 - limit for limit in limits)
+    task = RewardTask(higher_is_better=higher, static_best=best, static_worst=worst)
+    for trial in range(60):
+        digits = (1, 2, 15)[trial % 3]
+        scale = (1.0, 1.0, 1e-11)[trial // 3 % 3] if limits == (None, None) else 1.0
+        history = [scale * round(value, digits) for value in generator.random(generator.integers(0, 40))]
+        scores: list[float | None] = [scale * round(value, digits) for value in generator.random(16)]
+        failed = int(generator.integers(0, 17))
+        scores[:failed] = [None] * failed
+        got = group_rewards(scores, task=task, settings=PAPER, history=history).rewards
+        # With one limit the release may fall back to a sigmoid, whose last bits are the exponential's.
+        ulps = 2 if limits.count(None) == 1 else 0
+        np.testing.assert_array_max_ulp(got, np.array(published(scores, history, higher, best, worst)), maxulp=ulps)
+
+
+def test_a_score_of_zero_is_a_score() -> None:
+    np.testing.assert_array_equal(group_rewards([0.0, 0.5], task=RMSE, settings=PAPER).rewards, [1.0, 0.2])
+    rewards = group_rewards([0.0, 0.5, None], task=ACCURACY).rewards
+    assert 0.05 <= rewards[0] < rewards[1]
+
+
+def test_beating_the_parent_takes_nothing_of_ours_beyond_one() -> None:
+    rewards = group_rewards([0.9, 0.5], task=ACCURACY, parent_scores=[0.0, 0.1]).rewards
+    np.testing.assert_array_equal(rewards, group_rewards([0.9, 0.5], task=ACCURACY).rewards)
+    assert rewards.max() == 1.0
+
+
 def test_one_earlier_score_ends_the_papers_lone_score_rule() -> None:
     rewards = group_rewards([0.5, None], task=ACCURACY, settings=PAPER, history=[0.9]).rewards
     # Worst 0.5 - 0.25 * 0.4 = 0.4, best 0.9.

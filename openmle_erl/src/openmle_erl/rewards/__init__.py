@@ -4,10 +4,12 @@
     bounds       adaptive bounds: the utilities that rewards 0 and 1 stand for
     shaping      failures, the gap between claim and grade, the parent's reward
     presets      all of that together: `group_rewards`, and the settings `robust`, `paper`, `medal_binary`, `human_rank`
+    batches      `AdaptiveRewards`: a step's batch at a time, each task's scores remembered
+    groups       a batch, sorted by group
     advantages   a reward relative to its group: entropic, group-normalised, leave-one-out; all groups at once
     diagnostics  why a group gave no signal, and how hard the others pull
 
-The usual road is `group_rewards` for each prompt, then `group_advantages` for the batch.
+The usual road is `AdaptiveRewards`, or `group_rewards` for each prompt, then `group_advantages` for the batch.
 """
 
 from openmle_erl.rewards.advantages import (
@@ -18,6 +20,7 @@ from openmle_erl.rewards.advantages import (
     group_normalised_advantages,
     leave_one_out_advantages,
 )
+from openmle_erl.rewards.batches import AdaptiveRewards, Graded, ScoreRecord
 from openmle_erl.rewards.bounds import StaticLimits, adaptive_bounds, static_limits
 from openmle_erl.rewards.diagnostics import AdvantageReport, advantage_report
 from openmle_erl.rewards.mapping import (
@@ -55,15 +58,18 @@ __all__ = [
     "PAPER",
     "PRESETS",
     "ROBUST",
+    "AdaptiveRewards",
     "AdvantageReport",
     "AdvantageSettings",
     "Bounds",
     "GapPenalty",
+    "Graded",
     "GroupRewards",
     "NoSignal",
     "ParentShaped",
     "RewardSettings",
     "RewardTask",
+    "ScoreRecord",
     "StaticLimits",
     "adaptive_bounds",
     "advantage_report",

@@ -7,14 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from openmle_erl.rewards.advantages import (
-    AdvantageSettings,
-    Batch,
-    Ids,
-    IntArray,
-    NoSignal,
-    entropic_weighting,
-)
+from openmle_erl.rewards.advantages import AdvantageSettings, NoSignal, entropic_weighting
+from openmle_erl.rewards.groups import Batch, Ids, IntArray
 from openmle_erl.rewards.mapping import FloatArray, Values
 
 KL_TOLERANCE = 1e-6

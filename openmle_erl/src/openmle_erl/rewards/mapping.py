@@ -65,11 +65,17 @@ def sigmoid(utility: Values) -> FloatArray:
     return 0.5 + 0.5 * np.tanh(0.5 * as_floats(utility))
 
 
-def power_clip(utility: Values, bounds: Bounds | None, *, alpha: float = 1.0) -> FloatArray:
-    """clip((u - worst) / (best - worst), 0, 1) ** alpha; `sigmoid` without bounds. Equation 1 of the paper."""
+def power_clip(
+    utility: Values, bounds: Bounds | None, *, alpha: float = 1.0, least_span: float | None = None
+) -> FloatArray:
+    """clip((u - worst) / (best - worst), 0, 1) ** alpha; `sigmoid` without bounds. Equation 1 of the paper.
+
+    A smaller span than `least_span` counts as that. The release's is 1e-9; None is 1e-9 of the bounds' magnitude if
+    that is below 1, so that a metric whose values are tiny keeps its order.
+    """
     if bounds is None:
         return sigmoid(utility)
-    return _place(as_floats(utility), bounds) ** alpha
+    return _place(as_floats(utility), bounds, least_span) ** alpha
 
 
 def power_sigmoid(utility: Values, bounds: Bounds | None) -> FloatArray:
@@ -125,8 +131,8 @@ def human_rank(utility: Values, leaderboard: Values) -> FloatArray:
     return np.where(np.isnan(values), np.nan, np.clip(1.0 - better / max(len(board) - 1, 1), 0.0, 1.0))
 
 
-def _place(values: FloatArray, bounds: Bounds) -> FloatArray:
-    """The place between the bounds, 0 to 1. A span under 1e-9 is rounding, unless the metric itself is as small."""
-    least = 1e-9 * min(1.0, max(abs(bounds.best), abs(bounds.worst)))
+def _place(values: FloatArray, bounds: Bounds, least_span: float | None = None) -> FloatArray:
+    """The place between the bounds, 0 to 1; see `power_clip`."""
+    least = 1e-9 * min(1.0, max(abs(bounds.best), abs(bounds.worst))) if least_span is None else least_span
     with np.errstate(over="ignore"):  # what overflows is clipped
         return np.clip((values - bounds.worst) / max(bounds.best - bounds.worst, least), 0.0, 1.0)

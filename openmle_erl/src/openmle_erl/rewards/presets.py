@@ -52,6 +52,8 @@ class RewardSettings:
     mapping: MappingName = "power_clip"
     alpha: float = 1.0
     """Exponent of `power_clip`."""
+    least_span: float | None = None
+    """See `power_clip`."""
     bounds_mode: BoundsMode = "top1_top16"
     lower_shift: float = 0.25
     min_span: float = 1e-6
@@ -74,6 +76,7 @@ class RewardSettings:
 
 
 PAPER = RewardSettings(
+    least_span=1e-9,
     lone_score_earns_one=True,
     mask_infrastructure=False,
     parent_bonus=0.5,
@@ -248,7 +251,7 @@ def _mapped(
     turn = 1.0 if task.higher_is_better else -1.0
     match settings.mapping:
         case "power_clip":
-            return power_clip(utility, bounds, alpha=settings.alpha)
+            return power_clip(utility, bounds, alpha=settings.alpha, least_span=settings.least_span)
         case "margin_tanh":
             return margin_tanh(utility, bounds)
         case "percentile":
