@@ -1,17 +1,20 @@
-"""`openmle-evo`: search, resume, report, show, audit, evaluate, compare."""
+"""`openmle-evo`: search, resume, report, show, audit, smoke, evaluate, compare."""
 
 import argparse
 import asyncio
 import contextlib
 import logging
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from openmle_gym.anchors import build_anchor
 from openmle_gym.configuration import describe_config, load_config
 from openmle_gym.console import print_json, run_command
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
+from openmle_gym.isolation.choose import strongest_runner
 from openmle_gym.memory import MemoryConfig
 from openmle_gym.prompts import PromptConfig
 from openmle_gym.task import TaskPackage, load_package
@@ -39,11 +42,16 @@ from openmle_evo.launch import (
     run_to_end,
     stored_config,
 )
+from openmle_evo.reading import read_run
 from openmle_evo.report import print_summary, write_report
 from openmle_evo.run import RunDirectory
+from openmle_evo.smoke import check_run
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells use it."""
+
+SMOKE_TASK = "breast-cancer"
+SMOKE = ("budget.attempts=8", "workers=2", "schedule.initial_drafts=3", "schedule.crossover_from_attempt=5")
 
 log = logging.getLogger("openmle_evo")
 
@@ -81,6 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("run_dir", type=Path, metavar="RUN")
     check.add_argument("--bundle", type=Path, metavar="TAR", help="write all that the audit rests on into one file")
     check.set_defaults(run=_audit)
+    smoke = commands.add_parser(
+        "smoke",
+        help="make one small search and check that everything about it is right",
+        description="Builds a shipped task, searches on it with the built-in policy, and checks six criteria.",
+    )
+    smoke.add_argument("overrides", nargs="*", metavar="key=value", help="settings of `openmle-evo search`")
+    smoke.set_defaults(run=_smoke)
     evaluation_cli.add_commands(commands)
     return parser
 
@@ -121,10 +136,11 @@ def _search(options: argparse.Namespace) -> int:
     return asyncio.run(_start(config))
 
 
-async def _start(config: SearchConfig) -> int:
+async def _start(config: SearchConfig, *, quietly: bool = False) -> int:
     package = load_package(config.task)
     async with executors(config, package) as place:
-        return await _run_to_report(await create_run(config, package, place), config, package, place)
+        run = await create_run(config, package, place)
+        return await _run_to_report(run, config, package, place, quietly=quietly)
 
 
 def _resume(options: argparse.Namespace) -> int:
@@ -138,17 +154,20 @@ async def _go_on(run: RunDirectory) -> int:
         return await _run_to_report(run, config, package, place)
 
 
-async def _run_to_report(run: RunDirectory, config: SearchConfig, package: TaskPackage, place: Place) -> int:
-    """Search, final grading, report: the whole of a run."""
+async def _run_to_report(
+    run: RunDirectory, config: SearchConfig, package: TaskPackage, place: Place, *, quietly: bool = False
+) -> int:
+    """Search, final grading, report: the whole of a run; `quietly` prints neither summary nor result."""
     try:
         with _progress(config.budget.attempts, run.cards()) as on_card:
             ended = await run_to_end(run, config, package, place, on_card)
     finally:
         run.close()
         report = write_report(run.path)
-    print_summary(run.path, Console(stderr=True))
-    best = ended.best.attempt if ended.best else None
-    print_json({"run_dir": str(run.path), "report": str(report), "best_attempt": best})
+    if not quietly:
+        print_summary(run.path, Console(stderr=True))
+        best = ended.best.attempt if ended.best else None
+        print_json({"run_dir": str(run.path), "report": str(report), "best_attempt": best})
     if ended.interrupted:
         return INTERRUPTED
     return 0 if ended.best is not None else 1
@@ -194,3 +213,28 @@ def _audit(options: argparse.Namespace) -> int:
         result |= {"bundle": str(options.bundle), "sha256": write_bundle(options.run_dir, options.bundle)}
     print_json(result)
     return 0 if all(finding.passed for finding in findings) else 1
+
+
+def _smoke(options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="openmle-smoke-") as folder:
+        place, run = Path(folder) / "tasks" / SMOKE_TASK, Path(folder) / "run"
+        own = [f"task={place}", f"run_dir={run}", *SMOKE, *options.overrides]
+        config = load_config(SearchConfig, "search", configs=CONFIGS, overrides=own)
+        exit_code = asyncio.run(_small_search(config, place))
+        facts = read_run(run)
+    criteria = check_run(facts, workers=config.workers, search=config.schedule.kind, exit_code=exit_code)
+    console = Console(stderr=True)
+    for each in criteria:
+        console.print(f"{'passed' if each.passed else 'FAILED'}  {each.number}. {each.asks}: {each.seen}", markup=False)
+    print_json({"criteria": [each.model_dump() for each in criteria]})
+    return 0 if all(each.passed for each in criteria) else 1
+
+
+async def _small_search(config: SearchConfig, place: Path) -> int:
+    """Builds the shipped task, unless another one was named, and searches on it."""
+    if config.task == str(place):
+        runner = await strongest_runner(
+            config.runner, docker_image=config.docker_image, allow_process=config.allow_process
+        )
+        await build_anchor(SMOKE_TASK, place, runner=runner)
+    return await _start(config, quietly=True)

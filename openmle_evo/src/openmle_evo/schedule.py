@@ -1,7 +1,7 @@
 """What the next attempt does: a pure function of the cards, the islands, the attempts under way, and a seed."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from openmle_gym.evaluate import Attempt
@@ -54,9 +54,10 @@ def _evolve(
     """In this order: mend a failed program; draft anew where mending went in circles; draft while there is nothing
     else to build on; then, by chance, Draft, Crossover or Improve."""
     schedule = config.schedule
-    if broken := next(iter(_to_mend(cards, under_way, schedule)), None):
+    by_attempt = {card.attempt: card for card in cards}
+    if broken := next(_to_mend(cards, under_way, by_attempt, schedule), None):
         return _debug(broken)
-    if _circles(cards) > sum(made.selection.reason == REPEATED for made in (*cards, *under_way)):
+    if _circles(cards, by_attempt) > sum(made.selection.reason == REPEATED for made in (*cards, *under_way)):
         return _draft(REPEATED, islands, rng)
     if _drafts(cards, under_way) < schedule.initial_drafts:
         return _draft("warm-up", islands, rng)
@@ -113,7 +114,7 @@ def _greedy(
     """Best-first search with random debugging, as in AIDE."""
     if _drafts(cards, under_way) < schedule.initial_drafts:
         return _draft("warm-up", islands, rng)
-    broken = _to_mend(cards, under_way, schedule)
+    broken = list(_to_mend(cards, under_way, {card.attempt: card for card in cards}, schedule))
     best = best_card(cards)
     if broken and (best is None or rng.random() < schedule.debug_probability):
         return _debug(rng.choice(broken))
@@ -137,24 +138,24 @@ def _drafts(cards: Sequence[ExperienceCard], under_way: Sequence[Attempt]) -> in
 
 
 def _to_mend(
-    cards: Sequence[ExperienceCard], under_way: Sequence[Attempt], schedule: ScheduleConfig
-) -> list[ExperienceCard]:
+    cards: Sequence[ExperienceCard],
+    under_way: Sequence[Attempt],
+    by_attempt: Mapping[int, ExperienceCard],
+    schedule: ScheduleConfig,
+) -> Iterator[ExperienceCard]:
     """The failed programs that nobody has tried to mend, oldest first, but for those whose line of mending is spent."""
-    by_attempt = {card.attempt: card for card in cards}
     taken = {parent for made in (*cards, *under_way) if made.operator is Operator.DEBUG for parent in made.parents}
-    open_cards = []
     for card in cards:
-        if card.attempt in taken or not card.may_parent(Operator.DEBUG):
+        if card.valid or card.attempt in taken or not card.may_parent(Operator.DEBUG):
             continue
         line = _mending_line(card, by_attempt)
         seconds = sum(each.sandbox_seconds for each in line)
         spent = len(line) > schedule.max_debug_depth or seconds >= schedule.max_debug_seconds
         if not spent and not _in_circles(line):
-            open_cards.append(card)
-    return open_cards
+            yield card
 
 
-def _mending_line(card: ExperienceCard, by_attempt: dict[int, ExperienceCard]) -> list[ExperienceCard]:
+def _mending_line(card: ExperienceCard, by_attempt: Mapping[int, ExperienceCard]) -> list[ExperienceCard]:
     """The card, then the failed program that it tried to mend, and so on to the first failure."""
     line = [card]
     while line[-1].operator is Operator.DEBUG:
@@ -167,8 +168,7 @@ def _in_circles(line: Sequence[ExperienceCard]) -> bool:
     return len(line) > 1 and line[0].error_signature is not None and line[0].error_signature == line[1].error_signature
 
 
-def _circles(cards: Sequence[ExperienceCard]) -> int:
+def _circles(cards: Sequence[ExperienceCard], by_attempt: Mapping[int, ExperienceCard]) -> int:
     """How many lines of mending have ended in circles so far."""
-    by_attempt = {card.attempt: card for card in cards}
     mended = [card for card in cards if card.operator is Operator.DEBUG and card.may_parent(Operator.DEBUG)]
     return sum(_in_circles(_mending_line(card, by_attempt)) for card in mended)
