@@ -1,8 +1,9 @@
-"""`openmle-erl`: advantages of rewards that are in a file."""
+"""`openmle-erl`: advantages of rewards that are in a file; the corpus for supervised fine-tuning."""
 
 import argparse
 import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -17,6 +18,11 @@ from openmle_erl.rewards.diagnostics import advantage_report
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console command."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == ["sft-data"]:
+        from openmle_erl.sft.commands import sft_data  # pandas and hydra, which the other commands do without
+
+        return sft_data(arguments[1:])
     options = _parser().parse_args(arguments)
     return run_command(lambda: options.run(options))
 
@@ -26,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"openmle-erl {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_advantages(commands)
+    commands.add_parser("sft-data", help="make and check the corpus for supervised fine-tuning: collect, build, audit")
     return parser
 
 

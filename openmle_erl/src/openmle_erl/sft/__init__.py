@@ -1,0 +1,1 @@
+"""The SFT corpus: sampling, choosing, checking and writing the examples that a model is trained on before RL."""
