@@ -1,4 +1,3 @@
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -245,9 +244,7 @@ async def test_the_grading_process_sees_no_program_and_nothing_of_the_package_bu
     await grade_submission(task, PERFECT, splits=["validation", "test"], runner=runner)
     assert len(specs) == 1
     assert sorted(specs[0].inputs) == ["grading_child.py", "metric.py"]
-    assert sorted(specs[0].files) == ["answers.csv", "splits.json", "submission.csv"]
-    rows = json.loads(specs[0].files["splits.json"])
-    assert sorted(rows["validation"] + rows["test"]) == [0, 1, 2, 3]
+    assert sorted(specs[0].files) == ["answers.npy", "submission.npy"]
 
 
 async def test_a_half_without_rows_is_the_packages_fault(tmp_path: Path) -> None:

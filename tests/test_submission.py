@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openmle_gym.errors import PackageError
 from openmle_gym.manifest import Columns
-from openmle_gym.submission import Prediction, SubmissionVerdict, validate_submission
+from openmle_gym.submission import AnswerKey, Prediction, SubmissionVerdict, validate_submission
+from openmle_gym.submission_bulk import read_plain
 
 FILES = Path(__file__).parent / "fixtures" / "submissions"
 COLUMNS = Columns(id=("id",), target=("target",))
@@ -32,7 +33,8 @@ def judged(
     prediction: Prediction = "number",
     max_bytes: int = 1000,
 ) -> SubmissionVerdict:
-    return validate_submission(content, answers=answers, columns=columns, prediction=prediction, max_bytes=max_bytes)
+    key = AnswerKey(answers, columns, prediction)
+    return validate_submission(content, key=key, max_bytes=max_bytes)
 
 
 def predictions(verdict: SubmissionVerdict, column: str = "target") -> list:
@@ -355,3 +357,97 @@ def test_every_prediction_comes_back_exactly_in_the_order_of_the_answers(
 def test_any_bytes_get_a_verdict(content: bytes) -> None:
     verdict = judged(content)
     assert verdict.accepted == (verdict.aligned is not None) == (verdict.message == "")
+
+
+CELLS = st.sampled_from(
+    [
+        "1",
+        "2",
+        "3",
+        "10",
+        "007",
+        "1.0",
+        "1.",
+        "1e0",
+        "1.5",
+        "+2",
+        "-1",
+        " 3",
+        "3 ",
+        "0",
+        "00",
+        "",
+        "9007199254740993",
+        "a",
+        "b",
+        "A",
+        "True",
+        "false",
+        "nan",
+        "inf",
+        "-inf",
+        "1e999",
+        "1_0",
+        "0x1",
+        "--1",
+        "1e",
+        ".5",
+        "-0.0",
+        "é",
+        "NA",
+        "0.1",
+        "5e-324",
+        "1.7976931348623157e308",
+        "0.30000000000000004",
+        "1\t",
+        "1\xa0",
+        "٣",
+    ]
+)
+IDS = st.lists(st.sampled_from(["1", "2", "3", "10", "0", "a", "007", "1.0"]), min_size=1, max_size=4, unique=True)
+
+
+@given(st.data(), IDS, st.sampled_from(["number", "probability", "label"]))
+@settings(max_examples=600)
+def test_a_plain_file_gets_the_verdict_that_reading_it_row_by_row_gives(
+    data: st.DataObject, ids: list[str], prediction: Prediction
+) -> None:
+    forms = data.draw(
+        st.sampled_from([["0", "1"], ["0.5", "7"], ["a", "b"], ["True", "False"], ["a", ""], ["01", "1"]])
+    )
+    answers = pd.DataFrame({"id": ids, "target": [forms[n % 2] for n in range(len(ids))]}, dtype=str)
+    named = data.draw(st.permutations(ids))
+    rows = [(data.draw(CELLS) if data.draw(st.integers(0, 9)) == 0 else name, data.draw(CELLS)) for name in named]
+    if data.draw(st.booleans()):
+        rows = [(name, data.draw(st.sampled_from(["0", "1", "0.25", *forms]))) for name in named]
+    lines = [",".join(row) for row in rows]
+    if data.draw(st.integers(0, 5)) == 0:
+        lines.insert(data.draw(st.integers(0, len(lines))), data.draw(st.sampled_from(["", "1", "1,2,3", ",", "1,0,"])))
+    turned = data.draw(st.booleans())
+    lines = [",".join(reversed(line.split(","))) for line in lines] if turned else lines
+    header, quoted = ("target,id", 'target,"id"') if turned else ("id,target", '"id",target')
+    end = data.draw(st.sampled_from(["\n", "\r\n", ""]))
+    plain, by_row = (
+        judged(
+            "\n".join([head, *lines, ""]).strip("\n").replace("\n", end or "\n").encode() + end.encode(),
+            answers=answers,
+            prediction=prediction,
+        )
+        for head in (header, quoted)
+    )
+    assert (plain.code, plain.message, plain.row, plain.warnings) == (
+        by_row.code,
+        by_row.message,
+        by_row.row,
+        by_row.warnings,
+    )
+    if plain.aligned is not None and by_row.aligned is not None:
+        assert [*map(repr, plain.aligned["target"])] == [*map(repr, by_row.aligned["target"])]
+        assert plain.aligned["id"].tolist() == by_row.aligned["id"].tolist()
+
+
+def test_a_plain_file_is_read_in_one_go() -> None:
+    key = AnswerKey(ANSWERS, COLUMNS, "number")
+    assert read_plain(CLEAN, key) is not None
+    assert read_plain(b"target,id\n1,3\n2,1\n3,2\n", key) is not None
+    assert read_plain(CLEAN.replace(b"id", b'"id"'), key) is None

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from openmle_gym import __version__
 from openmle_gym.anchors import ANCHORS, build_anchor
+from openmle_gym.check import check_package
+from openmle_gym.check.show import print_report
 from openmle_gym.configuration import secret_from_environment
 from openmle_gym.console import print_json, run_command
 from openmle_gym.errors import ConfigError
@@ -46,6 +48,18 @@ def _parser() -> argparse.ArgumentParser:
 
     show = _command(commands, "show", _show, "print a package's manifest, and whether it was inferred")
     show.add_argument("package", type=Path, help="the task package's folder")
+
+    check = _command(commands, "check", _check, "look for what is wrong with a task package")
+    check.description = "Prints the report as one JSON object; exits 1 when there is an error."
+    check.add_argument("package", type=Path, help="the task package's folder")
+    check.add_argument(
+        "--against",
+        type=Path,
+        action="append",
+        default=[],
+        help="a benchmark's data, to share nothing with; may be repeated",
+    )
+    _add_runner(check)
 
     new = _command(commands, "new", _new, "make a task package from one CSV file, without any model")
     new.add_argument("--train", type=Path, required=True, help="the labelled rows, a CSV file")
@@ -118,6 +132,13 @@ async def _show(options: argparse.Namespace) -> int:
     package = load_package(options.package)
     print_json({"inferred": package.inferred, "manifest": package.manifest.model_dump(mode="json")})
     return 0
+
+
+async def _check(options: argparse.Namespace) -> int:
+    report = await check_package(options.package, runner=await _runner(options), against=options.against)
+    print_report(report)
+    print_json({**report.model_dump(mode="json"), "passed": report.passed})
+    return 0 if report.passed else 1
 
 
 async def _new(options: argparse.Namespace) -> int:

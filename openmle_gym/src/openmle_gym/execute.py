@@ -7,29 +7,46 @@ What a service worker calls, and what `LocalExecutor` calls on a laptop: the sam
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from openmle_gym.errors import ConfigError
 from openmle_gym.grading import GradedSplit, grade_submission
-from openmle_gym.isolation.runner import INPUTS, PYTHON, Runner, RunResult, RunSpec
-from openmle_gym.jobs import MIB, JobRequest, JobResult, Limits, Outcome
+from openmle_gym.isolation.runner import INPUTS, PYTHON, Artifact, Runner, RunResult, RunSpec
+from openmle_gym.jobs import MIB, SUBMISSION, JobRequest, JobResult, Limits, Outcome
 from openmle_gym.program import program_id
-from openmle_gym.signature import PROGRAM_FILE, error_message, error_signature, self_reported_score
+from openmle_gym.signature import PROGRAM_FILE, self_reported_score
 from openmle_gym.task import TaskPackage, load_package
+from openmle_gym.verdict import judge
 
-SUBMISSION = "submission.csv"
 SUBMISSION_BYTES = 256 * MIB
 LOG_START, LOG_END = "--- SANDBOX STDOUT START ---", "--- SANDBOX STDOUT END ---"
 
 
+class JobRun(NamedTuple):
+    """How a job ended, and what its program left behind."""
+
+    result: JobResult
+    artifacts: Mapping[str, bytes]
+    """The files that the request names, by name, as far as they were found, could be trusted and fit."""
+
+
 async def run_job(
-    request: JobRequest, *, package: TaskPackage, runner: Runner, limits: Limits | None = None
-) -> JobResult:
+    request: JobRequest,
+    *,
+    package: TaskPackage,
+    runner: Runner,
+    limits: Limits | None = None,
+    artifact_bytes: int = 0,
+    adapted: Callable[[RunSpec], RunSpec] | None = None,
+) -> JobRun:
     """Runs one program to its verdict.
 
     Args:
         limits: What the program may use; its wall clock is the request's timeout where that is shorter.
+        artifact_bytes: The most that is kept of the files that the request names, together.
+        adapted: Puts into the program's spec what only the place knows where it runs (a GPU, who reads the log).
 
     Raises:
         InfrastructureError: The machinery failed, so nothing is known about the program.
@@ -38,7 +55,7 @@ async def run_job(
     limits = limits.model_copy(update={"wall_seconds": min(limits.wall_seconds, request.timeout_seconds)})
     direction = package.manifest.metric.higher_is_better
     if not request.code.strip():
-        return JobResult(
+        nothing = JobResult(
             outcome=Outcome.CODE_MISSING,
             message="the program is empty",
             error_signature="no_code",
@@ -46,30 +63,51 @@ async def run_job(
             higher_is_better=direction,
             isolation=runner.isolation,
         )
-    run = await runner.run(program_spec(request, package, limits))
+        return JobRun(nothing, {})
+    spec = program_spec(request, package, limits, artifact_bytes=artifact_bytes)
+    run = await runner.run(adapted(spec) if adapted else spec)
     ended = judge_run(run, limits).model_copy(update={"eval_split": request.eval_split, "higher_is_better": direction})
+    kept, refusals = _kept(request.artifacts if artifact_bytes else [], run.artifacts, artifact_bytes)
+    ended = ended.model_copy(update={"warnings": [*ended.warnings, *refusals]})
     submission = run.artifacts[SUBMISSION].content
-    if ended.outcome is not Outcome.SUCCESS or submission is None:
-        return ended
-    return await _graded(ended, submission, request, package, runner)
+    if ended.outcome is Outcome.SUCCESS and submission is not None:
+        ended = await _graded(ended, submission, request, package, runner)
+    return JobRun(ended, kept)
 
 
-def program_spec(request: JobRequest, package: TaskPackage, limits: Limits) -> RunSpec:
+def program_spec(request: JobRequest, package: TaskPackage, limits: Limits, *, artifact_bytes: int = 0) -> RunSpec:
     """What a candidate is given: its own text and the package's public folder; nothing else."""
+    wanted = dict.fromkeys(request.artifacts, artifact_bytes) if artifact_bytes else {}
     return RunSpec(
         argv=(PYTHON, "-u", PROGRAM_FILE),
         files={PROGRAM_FILE: request.code.encode("utf-8", errors="surrogateescape")},
         inputs={"data": package.public_dir},
         environment={"DATA_DIR": f"{INPUTS}/data"},
         limits=limits,
-        artifacts={SUBMISSION: SUBMISSION_BYTES},
+        artifacts=wanted | {SUBMISSION: SUBMISSION_BYTES},
         labels={**request.labels, "program_id": program_id(request.code)},
     )
 
 
+def _kept(
+    names: Sequence[str], artifacts: Mapping[str, Artifact], budget_bytes: int
+) -> tuple[dict[str, bytes], list[str]]:
+    """The files to keep, in the order that they were asked for while they fit, and a warning for each that does not."""
+    kept: dict[str, bytes] = {}
+    warnings: list[str] = []
+    for name in names:
+        content, refusal = artifacts[name].content, artifacts[name].refusal
+        if content is not None and len(content) <= budget_bytes:
+            kept[name] = content
+            budget_bytes -= len(content)
+        elif refusal != "missing":
+            warnings.append(f"artifact {name} was not kept: {refusal or 'too_large'}")
+    return kept, warnings
+
+
 def judge_run(run: RunResult, limits: Limits) -> JobResult:
     """The outcome of a run before grading: success means that there is a submission to grade."""
-    outcome, signature, message = _verdict(run, limits)
+    outcome, signature, message = judge(run, limits)
     log = run.log.text
     return JobResult(
         outcome=outcome,
@@ -82,31 +120,9 @@ def judge_run(run: RunResult, limits: Limits) -> JobResult:
         run_log=f"{LOG_START}\n{_defanged(log)}\n{LOG_END}\n",
         truncated_bytes=run.log.truncated_bytes,
         isolation=run.isolation,
+        vram_enforcement=run.gpu.enforcement if run.gpu else None,
+        peak_vram_bytes=run.gpu.peak_bytes if run.gpu else None,
     )
-
-
-def _verdict(run: RunResult, limits: Limits) -> tuple[Outcome, str | None, str]:
-    log = run.log.text
-    if run.timed_out:
-        return Outcome.TIMEOUT, "timeout", f"the program was stopped after {limits.wall_seconds:g} seconds"
-    signature = error_signature(log)
-    if (run.out_of_memory and run.exit_code != 0) or (
-        run.exit_code and signature and signature.startswith("MemoryError")
-    ):
-        limit = limits.memory_bytes // MIB
-        return Outcome.CODE_EXECUTION_ERROR, "oom", f"the program needed more than its {limit} MiB of memory"
-    if run.exit_code and signature and "No space left on device" in log:
-        return Outcome.CODE_EXECUTION_ERROR, "disk_full", "the program filled the disk that it was given"
-    if run.signal is not None:
-        return Outcome.CODE_EXECUTION_ERROR, f"signal_{run.signal}", f"the program was ended by signal {run.signal}"
-    if run.exit_code != 0:
-        return Outcome.CODE_EXECUTION_ERROR, signature or f"exit_{run.exit_code}", error_message(log)
-    artifact = run.artifacts[SUBMISSION]
-    if artifact.content is None:
-        if artifact.refusal == "missing":
-            return Outcome.SUBMISSION_MISSING, "submission_missing", f"the program ended without writing {SUBMISSION}"
-        return Outcome.SCORING_FAILED, f"submission_{artifact.refusal}", f"{SUBMISSION} was refused: {artifact.refusal}"
-    return Outcome.SUCCESS, None, ""
 
 
 def _defanged(log: str) -> str:
@@ -157,12 +173,22 @@ class LocalExecutor:
 
     async def run(self, job: JobRequest) -> JobResult:
         """See `openmle_gym.jobs.Executor`."""
+        return (await self._run(job)).result
+
+    async def submission(self, job: JobRequest) -> bytes | None:
+        """See `openmle_gym.submissions.SubmissionSource`; nothing is kept here, so the program runs once more."""
+        job = job.model_copy(update={"artifacts": [SUBMISSION]})
+        return (await self._run(job, artifact_bytes=SUBMISSION_BYTES)).artifacts.get(SUBMISSION)
+
+    async def _run(self, job: JobRequest, *, artifact_bytes: int = 0) -> JobRun:
         package = load_package(resolve_package(job.data_dir, [self._task_root]))
         asked = asyncio.get_running_loop().time()
         async with self._slots:
             queued = asyncio.get_running_loop().time() - asked
-            result = await run_job(job, package=package, runner=self._runner, limits=self._limits)
-        return result.model_copy(update={"queue_seconds": queued})
+            run = await run_job(
+                job, package=package, runner=self._runner, limits=self._limits, artifact_bytes=artifact_bytes
+            )
+        return run._replace(result=run.result.model_copy(update={"queue_seconds": queued}))
 
 
 def resolve_package(data_dir: str, roots: Sequence[Path]) -> Path:

@@ -93,7 +93,8 @@ def ranked(cards: Sequence[ExperienceCard]) -> list[ExperienceCard]:
 
 def best_card(cards: Sequence[ExperienceCard]) -> ExperienceCard | None:
     """The card with the best validation score, the earliest attempt among equals; None when none is valid."""
-    return next(iter(ranked(cards)), None)
+    valid = (card for card in cards if card.validation is not None)
+    return max(valid, key=lambda card: (_utility(card), -card.attempt), default=None)
 
 
 def _utility(card: ExperienceCard) -> float:

@@ -6,8 +6,9 @@ a value; only a runner that cannot work raises.
 """
 
 import asyncio
-import json
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -18,15 +19,18 @@ from pydantic import Field, FiniteFloat, ValidationError
 
 from openmle_gym.contracts import Contract, ForeignContract
 from openmle_gym.errors import PackageError
+from openmle_gym.grading_tables import Column, coded_column, pack, text_column
 from openmle_gym.isolation.runner import INPUTS, PYTHON, Runner, RunResult, RunSpec
 from openmle_gym.jobs import MIB, Limits
 from openmle_gym.leaderboard import Leaderboard, Medal
-from openmle_gym.submission import SubmissionFault, validate_submission
+from openmle_gym.submission import AnswerKey, SubmissionFault, validate_submission
+from openmle_gym.submission_key import AnswerTarget
 from openmle_gym.task import TaskPackage
 
 GRADING_LIMITS = Limits(wall_seconds=300.0, memory_bytes=4096 * MIB, processes=64)
 RESULT = "result.json"
 RESULT_BYTES = 64 * 1024
+KEPT_ANSWERS = 4
 CHILD = Path(__file__).with_name("grading_child.py")
 
 GradedSplit = Literal["validation", "test", "all"]
@@ -92,13 +96,8 @@ async def grade_submission(
         RunnerUnavailable: The metric could not be started.
     """
     manifest = package.manifest
-    verdict = await asyncio.to_thread(
-        validate_submission,
-        content,
-        answers=package.answers,
-        columns=manifest.columns,
-        prediction=manifest.metric.prediction,
-    )
+    hidden = await asyncio.to_thread(hidden_answers, package)
+    verdict = await asyncio.to_thread(validate_submission, content, key=hidden.key)
     grade = Grade(
         accepted=verdict.accepted,
         code=verdict.code,
@@ -110,7 +109,7 @@ async def grade_submission(
     )
     if verdict.aligned is None:
         return grade
-    spec = await asyncio.to_thread(_grading_spec, package, verdict.aligned, splits, limits)
+    spec = await asyncio.to_thread(_grading_spec, package, hidden, verdict.aligned, splits, limits)
     result = _read_result(await runner.run(spec), splits, limits)
     if result.fault is not None:
         return grade.model_copy(update={"accepted": False, "code": result.fault, "message": result.message})
@@ -132,18 +131,55 @@ def with_standing(grade: Grade, leaderboard: Leaderboard | None) -> Grade:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenAnswers:
+    """A package's answers, made ready to grade any number of submissions on."""
+
+    package: TaskPackage
+    key: AnswerKey
+    table: bytes
+    """As the grading process reads them."""
+
+
+_hidden: OrderedDict[tuple[object, ...], HiddenAnswers] = OrderedDict()
+
+
+def hidden_answers(package: TaskPackage) -> HiddenAnswers:
+    """The package's answers; those of the last few packages are kept while their files do not change.
+
+    Raises:
+        PackageError: The answers cannot be used.
+    """
+    manifest = package.manifest
+    stamp = (package.root / "data" / "private" / "test_answer.csv").stat()
+    of = (
+        *(package.root, manifest.columns, manifest.metric.prediction, manifest.hidden_split),
+        *(stamp.st_mtime_ns, stamp.st_size, stamp.st_ino),
+    )
+    if (kept := _hidden.get(of)) is not None:
+        return kept
+    answers = package.answers
+    made = HiddenAnswers(
+        package=package,
+        key=AnswerKey(answers, manifest.columns, manifest.metric.prediction),
+        table=pack({name: text_column(answers[name]) for name in answers.columns}),
+    )
+    _hidden[of] = made
+    while len(_hidden) > KEPT_ANSWERS:
+        _hidden.popitem(last=False)
+    return made
+
+
 def _grading_spec(
-    package: TaskPackage, aligned: pd.DataFrame, splits: Sequence[GradedSplit], limits: Limits
+    package: TaskPackage, hidden: HiddenAnswers, aligned: pd.DataFrame, splits: Sequence[GradedSplit], limits: Limits
 ) -> RunSpec:
-    submission = aligned.copy()
-    for name in package.manifest.columns.target:
-        submission[name] = _in_form_of(package.answers[name], submission[name])
+    targets = {target.name: prediction_column(target, aligned[target.name]) for target in hidden.key.targets}
+    rows = [_rows(hidden.package, split) for split in splits]
     return RunSpec(
         argv=(PYTHON, f"{INPUTS}/{CHILD.name}", f"{INPUTS}/metric.py", RESULT),
         files={
-            "answers.csv": package.answers.to_csv(index=False).encode(),
-            "submission.csv": submission.to_csv(index=False).encode(),
-            "splits.json": json.dumps({split: _rows(package, split) for split in splits}).encode(),
+            "answers.npy": hidden.table,
+            "submission.npy": pack(targets, rows, order=list(aligned.columns), splits=list(splits)),
         },
         inputs={CHILD.name: CHILD, "metric.py": package.metric_path},
         limits=limits,
@@ -152,23 +188,24 @@ def _grading_spec(
     )
 
 
-def _in_form_of(answers: pd.Series, predictions: pd.Series) -> pd.Series:
-    """Predictions as integers where they and the answers are, so that a metric that compares text finds `1` in `1.0`."""
-    answers_are_whole = answers.str.fullmatch(r"\s*-?\d{1,15}\s*").all()
-    if predictions.dtype.kind != "f" or not answers_are_whole:
-        return predictions
-    are_whole = (predictions == np.rint(predictions)) & (predictions.abs() < 1e15)
-    return predictions.astype(np.int64) if are_whole.all() else predictions
+def prediction_column(target: AnswerTarget, predictions: pd.Series) -> Column:
+    """Numbers are integers where they and the answers are, so that a metric that compares text finds `1` in `1.0`."""
+    if not target.is_number:
+        return coded_column(predictions.cat.codes.to_numpy(), [str(form) for form in predictions.cat.categories])
+    values = predictions.to_numpy()
+    if target.is_whole and np.all((values == np.rint(values)) & (np.abs(values) < 1e15)):
+        values = values.astype(np.int64)
+    return Column(values=values)
 
 
-def _rows(package: TaskPackage, split: GradedSplit) -> list[int]:
-    """The numbers of a split's rows, in the order of the answers."""
+def _rows(package: TaskPackage, split: GradedSplit) -> np.ndarray:
+    """[rows] bool: a split's rows among the answers'."""
     if split == "all":
-        return list(range(len(package.answers)))
-    rows = np.flatnonzero(package.validation_rows == (split == "validation"))
-    if len(rows) == 0:
+        return np.ones(len(package.answers), dtype=bool)
+    rows = package.validation_rows == (split == "validation")
+    if not rows.any():
         raise PackageError(f"{package.root}: no row of the answers is in the {split} half")
-    return rows.tolist()
+    return rows
 
 
 def _read_result(run: RunResult, splits: Sequence[GradedSplit], limits: Limits) -> _ChildResult:

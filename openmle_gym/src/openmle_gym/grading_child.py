@@ -1,8 +1,8 @@
-"""The script inside the isolated grading process: runs a package's metric. Standard library and pandas, nothing of ours.
+"""The script inside the isolated grading process: runs a package's metric. Standard library, NumPy and pandas, nothing of ours.
 
     python grading_child.py METRIC RESULT
 
-reads `answers.csv`, `submission.csv` (rows in the same order) and `splits.json` (row numbers by split) from the working
+reads `answers.npy` and `submission.npy` (rows in the same order; see `openmle_gym.grading_tables`) from the working
 directory and writes RESULT as JSON: `{"scores": {split: number}}`, or `{"fault": ..., "message": ...}`.
 """
 
@@ -12,8 +12,9 @@ import json
 import math
 import sys
 import traceback
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
 import pandas as pd
 
 MESSAGE_CHARACTERS = 500
@@ -34,12 +35,10 @@ def main() -> None:
 def grade(metric_path: str) -> dict:
     """Validates the whole submission by the package's own rules, then scores each split."""
     metric = load_metric(metric_path)
-    answers, submission = read_frame("answers.csv"), read_frame("submission.csv")
-    with open("splits.json", encoding="utf-8") as file:
-        splits = json.load(file)
+    answers, submission, splits = read_tables()
     if hasattr(metric, "validate_submission"):
         try:
-            verdict = metric.validate_submission(submission.copy(), answers.copy())
+            verdict = metric.validate_submission(copied(submission), copied(answers))
         except Exception as error:
             traceback.print_exc()
             return fault("refused_by_package", described(error))
@@ -48,7 +47,7 @@ def grade(metric_path: str) -> dict:
             return fault("refused_by_package", str(words[0]) if words else "no reason given")
     scores = {}
     for split, rows in splits.items():
-        y_true, y_pred = (frame.iloc[rows].reset_index(drop=True) for frame in (answers, submission))
+        y_true, y_pred = (taken(frame, rows) for frame in (answers, submission))
         score = plain(metric.evaluate(y_true=y_true, y_pred=y_pred))
         if isinstance(score, bool) or not isinstance(score, (int, float)):
             return fault("metric_failed", f"evaluate() returned {score!r}, not a number")
@@ -72,10 +71,39 @@ def load_metric(path: str) -> Any:
     raise LookupError("metric.py defines no class whose name ends with Metrics")
 
 
-def read_frame(name: str) -> pd.DataFrame:
-    """A CSV file as pandas reads it by default, but with exact numbers in every version of pandas."""
-    is_exact = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
-    return pd.read_csv(name) if is_exact else pd.read_csv(name, float_precision="round_trip")
+def read_tables() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, np.ndarray]]:
+    """The answers, the submission with the answers' ids, and the splits: by name [rows] bool."""
+    with open("answers.npy", "rb") as file:
+        _, columns = read_columns(file)
+    answers = pd.DataFrame(columns)
+    with open("submission.npy", "rb") as file:
+        header, targets = read_columns(file)
+        splits = {split: np.load(file, allow_pickle=False) for split in header["splits"]}
+    return answers, pd.DataFrame({name: targets.get(name, answers[name]) for name in header["order"]}), splits
+
+
+def read_columns(file: BinaryIO) -> tuple[dict, dict[str, Any]]:
+    """The header and the columns of a table."""
+    header = json.loads(np.load(file, allow_pickle=False).tobytes())
+    columns = {}
+    for column in header["columns"]:
+        values = np.load(file, allow_pickle=False)
+        if column["texts"] is not None:
+            texts = [float("nan") if text is None else text for text in column["texts"]]
+            kind = object if any(isinstance(text, bool) for text in texts) else None
+            values = pd.Series(texts, dtype=kind).take(values).reset_index(drop=True)
+        columns[column["name"]] = values
+    return header, columns
+
+
+def copied(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame that a metric may write to; where pandas copies on writing, that is soon enough."""
+    return frame.copy(deep=int(pd.__version__.split(".")[0]) < 3)
+
+
+def taken(frame: pd.DataFrame, rows: np.ndarray) -> pd.DataFrame:
+    """Some rows of a frame, or all of them, numbered anew."""
+    return copied(frame) if rows.all() else frame[rows].reset_index(drop=True)
 
 
 def plain(value: Any) -> Any:

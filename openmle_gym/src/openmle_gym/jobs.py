@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, Protocol
 
-from pydantic import AliasChoices, Field, PlainSerializer, computed_field
+from pydantic import AfterValidator, AliasChoices, Field, PlainSerializer, computed_field
 
 from openmle_gym.contracts import Contract, ForeignContract
 from openmle_gym.scores import SelfReportedScore, TestScore, ValidationScore
@@ -65,6 +65,17 @@ class Limits(Contract):
 
 
 EvalSplit = Literal["validation", "test", "both"]
+SUBMISSION = "submission.csv"
+"""What a program writes its predictions to."""
+
+
+def _plain_names(names: list[str]) -> list[str]:
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or not name.isprintable() or len(name.encode()) > 200:
+            raise ValueError(f"{name[:200]!r} is not a plain file name")
+    if len(set(names)) < len(names):
+        raise ValueError("a name comes twice")
+    return names
 
 
 class JobRequest(ForeignContract):
@@ -91,8 +102,20 @@ class JobRequest(ForeignContract):
     """Which rows of the hidden answers to grade on; `test` and `both` need a key with the `grade` scope."""
     environment: dict[str, str | None] = Field(default_factory=dict)
     """Accepted for the published clients' sake; the service sets the program's environment itself."""
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Free labels (run, attempt); on the container, in the logs, and to filter by."""
+    labels: dict[str, str] = Field(default_factory=dict, max_length=64)
+    """Free labels (run, attempt); on the container, in the logs, and to filter by. The runs of one owner, by the label
+    `run`, get equal shares of the workers."""
+    artifacts: Annotated[list[str], AfterValidator(_plain_names)] = Field(default=[SUBMISSION], max_length=16)
+    """Files in the program's working directory to keep when it is dead, by plain name; those that fit the service's
+    limit can be fetched for a time."""
+    queue_timeout_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        validation_alias=AliasChoices("queue_timeout", "queue_timeout_seconds"),
+        serialization_alias="queue_timeout",
+    )
+    """How long the job may wait for a worker, all its waiting together, before it fails; None is the service's limit."""
 
 
 class JobResult(ForeignContract):
@@ -124,6 +147,11 @@ class JobResult(ForeignContract):
     """Bytes cut from the middle of the log."""
     isolation: str = ""
     """What held the program: `docker`, `bubblewrap` or `process`."""
+    vram_enforcement: str | None = None
+    """What held the program to its share of a GPU's memory: `none`, `advisory` (its own library), `watchdog` (a kill by
+    us), `kernel` or `mig` (the GPU); None for a run without a GPU."""
+    peak_vram_bytes: int | None = None
+    """The most GPU memory that was seen in use; None where nobody watched."""
 
     @computed_field
     @property
@@ -180,7 +208,8 @@ class JobView(ForeignContract):
     result: JobResult | None = None
     """Set when the state is `completed`."""
     error: str | None = None
-    """What failed in the infrastructure; set when the state is `failed`."""
+    """What failed in the infrastructure: set when the state is `failed`, and while a job waits or runs again after
+    trouble."""
 
 
 class Executor(Protocol):

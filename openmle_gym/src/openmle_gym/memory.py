@@ -14,8 +14,10 @@ root; the log, which the parent's section shows, is not repeated; all lengths ho
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from openmle_gym.errors import ConfigError
 from openmle_gym.experience import ExperienceCard
@@ -109,8 +111,8 @@ def recall(
     if operator is Operator.IMPROVE:
         (parent,) = parents
         family = tuple(_relatives(parent, cards, ancestors=config.improve_ancestors, siblings=config.improve_siblings))
-        children = [card for card in cards if parent.attempt in card.parents and card not in family]
-        last = children[len(children) - min(config.improve_children, len(children)) :]
+        children = [card for card in cards if parent.attempt in card.parents]
+        last = children[max(0, len(children) - config.improve_children) :]
         return Recalled(attempts=_distinct([*family, *last], parents), board=_improve_board(parent, cards))
     both = [
         relative
@@ -152,10 +154,15 @@ def extractive_note(card: ExperienceCard, by_attempt: Mapping[int, ExperienceCar
     parent = by_attempt.get(card.parents[0]) if card.parents else None
     if parent is None or not card.source:
         return plan
-    before, after = parent.source.splitlines(), card.source.splitlines()
-    changes = [line for line in difflib.ndiff(before, after) if line[0] in "+-" and line[2:].strip()]
-    shown = "; ".join(f"{line[0]} {line[2:].strip()[:80]}" for line in changes[:4])
-    return f"{plan} [{len(changes)} lines changed: {shown}]" if changes else f"{plan} [no line changed]"
+    return f"{plan} [{_changes(parent.source, card.source)}]"
+
+
+@cache
+def _changes(before: str, after: str) -> str:
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]
+    changes = [line for line in lines if line[0] in "+-" and line[1:].strip()]
+    shown = "; ".join(f"{line[0]} {line[1:].strip()[:80]}" for line in changes[:4])
+    return f"{len(changes)} lines changed: {shown}" if changes else "no line changed"
 
 
 def clip(text: str, limit: int, measure: Measure = len) -> str:
@@ -197,13 +204,13 @@ def _relatives(
 
 def _ancestors(card: ExperienceCard, by_attempt: Mapping[int, ExperienceCard]) -> list[ExperienceCard]:
     """Nearest first, over all parents."""
-    found: list[ExperienceCard] = []
+    found: dict[int, ExperienceCard] = {}
     frontier = [card]
     while frontier:
-        numbers = dict.fromkeys(number for each in frontier for number in each.parents)
-        frontier = [by_attempt[number] for number in numbers if by_attempt[number] not in found]
-        found += frontier
-    return found
+        numbers = dict.fromkeys(number for each in frontier for number in each.parents if number not in found)
+        frontier = [by_attempt[number] for number in numbers]
+        found |= {each.attempt: each for each in frontier}
+    return list(found.values())
 
 
 def _siblings(card: ExperienceCard, cards: Sequence[ExperienceCard]) -> list[ExperienceCard]:
@@ -216,7 +223,7 @@ def _siblings(card: ExperienceCard, cards: Sequence[ExperienceCard]) -> list[Exp
         and (set(each.parents) & set(card.parents) or (not each.parents and not card.parents))
     ]
     by_attempt = {each.attempt: each for each in cards}
-    families = by_family(cards)
+    families = Counter(method_family(each.source) for each in cards if each.program_id is not None)
     utilities = [each.validation.utility for each in shared if each.validation]
     low, high = min(utilities, default=0.0), max(utilities, default=0.0)
     most = max((gain(each, by_attempt) or 0.0 for each in shared), default=0.0)
@@ -225,7 +232,7 @@ def _siblings(card: ExperienceCard, cards: Sequence[ExperienceCard]) -> list[Exp
         spread = high - low
         score = (each.validation.utility - low) / spread if each.validation and spread else 0.5 * each.valid
         won = max(gain(each, by_attempt) or 0.0, 0.0) / most if most > 0 else 0.0
-        novelty = 1.0 / math.sqrt(families[method_family(each.source)].attempts)
+        novelty = 1.0 / math.sqrt(families[method_family(each.source)])
         return SCORE_WEIGHT * score + GAIN_WEIGHT * won + NOVELTY_WEIGHT * novelty
 
     return sorted(shared, key=lambda each: (-rank(each), each.attempt))

@@ -15,6 +15,7 @@ Every prompt has the same sections in the same order, so a model, a parser or a 
 Every section has a budget, and so has the whole prompt: where it is too long, sections give way in a fixed order.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -249,10 +250,7 @@ def summary_prompt(card: ExperienceCard, parent: ExperienceCard | None, *, lengt
 
 def _fenced(text: str, language: str) -> str:
     """A fence longer than any run of backticks in the text."""
-    longest, run = 0, 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
+    longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 

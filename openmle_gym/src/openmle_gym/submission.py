@@ -8,48 +8,29 @@ of is refused: a missing, doubled or unknown row, a missing column, a missing or
 import codecs
 import csv
 import io
-import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import cached_property
-from typing import Literal
 
+import numpy as np
 import pandas as pd
 
-from openmle_gym.errors import PackageError
 from openmle_gym.jobs import MIB
 from openmle_gym.manifest import Columns
+from openmle_gym.submission_bulk import read_plain
+from openmle_gym.submission_key import (
+    AnswerIds,
+    AnswerKey,
+    AnswerTarget,
+    BadCell,
+    Prediction,
+    Predictions,
+    SubmissionFault,
+    shown,
+)
+
+__all__ = ["AnswerKey", "Prediction", "SubmissionFault", "SubmissionVerdict", "validate_submission"]
 
 MAX_SUBMISSION_BYTES = 256 * MIB
-SHOWN_CHARACTERS = 40
-
-Prediction = Literal["number", "probability", "label"]
-
-
-class SubmissionFault(StrEnum):
-    """Why a submission is refused."""
-
-    EMPTY_FILE = "empty_file"
-    """Nothing at all, or a header without rows."""
-    TOO_LARGE = "too_large"
-    NOT_TEXT = "not_text"
-    UNREADABLE = "unreadable"
-    """Not CSV."""
-    RAGGED_ROW = "ragged_row"
-    """A row has more or fewer cells than the header."""
-    WRONG_SEPARATOR = "wrong_separator"
-    MISSING_COLUMN = "missing_column"
-    DUPLICATE_COLUMN = "duplicate_column"
-    MISSING_ID = "missing_id"
-    EXTRA_ID = "extra_id"
-    DUPLICATE_ID = "duplicate_id"
-    MISSING_VALUE = "missing_value"
-    NOT_FINITE = "not_finite"
-    NOT_A_NUMBER = "not_a_number"
-    NOT_A_LABEL = "not_a_label"
-    """Labels are numbers, or booleans, and this is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +47,7 @@ class SubmissionVerdict:
     warnings: tuple[str, ...] = ()
     """What was put right or left out."""
     aligned: pd.DataFrame | None = None
-    """Id and target columns, rows and ids as in the answers; None when refused. Numbers are floats, labels text."""
+    """Id and target columns, rows and ids as in the answers; None when refused. Numbers are floats, labels categories."""
 
     @property
     def accepted(self) -> bool:
@@ -74,44 +55,39 @@ class SubmissionVerdict:
         return self.code is None
 
 
-def validate_submission(
-    content: bytes,
-    *,
-    answers: pd.DataFrame,
-    columns: Columns,
-    prediction: Prediction,
-    max_bytes: int = MAX_SUBMISSION_BYTES,
-) -> SubmissionVerdict:
-    """Reads a submission and aligns it with the answers.
+def validate_submission(content: bytes, *, key: AnswerKey, max_bytes: int = MAX_SUBMISSION_BYTES) -> SubmissionVerdict:
+    """Reads a submission and aligns it with the answers."""
+    columns = read_plain(content, key) if len(content) <= max_bytes else None
+    notes: list[str] = []
+    if columns is None:
+        try:
+            columns, notes = _read_rows(content, key, max_bytes)
+        except _Refusal as refusal:
+            return refusal.verdict
+    wanted = {*key.columns.id, *key.columns.target}
+    aligned = key.answers[[name for name in key.answers.columns if name in wanted]].assign(**columns)
+    doubts = [doubt for target in key.targets if (doubt := target.doubt(aligned[target.name]))]
+    return SubmissionVerdict(warnings=(*notes, *doubts), aligned=aligned)
 
-    Args:
-        answers: All cells as text, as `TaskPackage.answers` has them.
-        prediction: What the targets hold. A target whose answers are not all numbers holds labels, whatever this says.
 
-    Raises:
-        PackageError: The answers name a row twice.
-    """
-    ids = _Ids(answers, columns.id)
-    targets = [_Target(name, answers[name], prediction) for name in columns.target]
-    try:
-        rows = _rows(_decoded(content, max_bytes))
-        header = [cell.strip(_BLANKS) for cell in next(rows, ())]
-        if not any(header):
-            raise _Refusal(SubmissionFault.EMPTY_FILE, "the submission is empty")
-        places = _places(header, columns)
-        values = _values(rows, len(header), places, ids, targets)
-    except _Refusal as refusal:
-        return refusal.verdict
-    aligned = answers[[name for name in answers.columns if name in places]].copy()
-    for target, column in zip(targets, values, strict=True):
-        aligned[target.name] = column
+def _read_rows(content: bytes, key: AnswerKey, max_bytes: int) -> tuple[dict[str, Predictions], list[str]]:
+    """The predictions of each target, and what is to be told about the header."""
+    rows = _rows(_decoded(content, max_bytes))
+    header = [cell.strip(_BLANKS) for cell in next(rows, ())]
+    if not any(header):
+        raise _Refusal(SubmissionFault.EMPTY_FILE, "the submission is empty")
+    places = _places(header, key.columns)
+    values = _values(rows, len(header), places, key.ids, key.targets)
+    columns: dict[str, Predictions] = {
+        target.name: np.array(column, dtype=float) if target.is_number else pd.Categorical(column)
+        for target, column in zip(key.targets, values, strict=True)
+    }
     renamed = [
         f"column {header[place]!r} was read as {name!r}" for name, place in places.items() if header[place] != name
     ]
-    extra = [_shown(name) for place, name in enumerate(header) if place not in places.values()]
+    extra = [shown(name) for place, name in enumerate(header) if place not in places.values()]
     ignored = [f"columns that were not asked for were ignored: {', '.join(extra[:10])}"] if extra else []
-    doubts = [doubt for target in targets if (doubt := target.doubt(aligned[target.name]))]
-    return SubmissionVerdict(warnings=(*renamed, *ignored, *doubts), aligned=aligned)
+    return columns, [*renamed, *ignored]
 
 
 class _Refusal(Exception):
@@ -126,13 +102,6 @@ class _Refusal(Exception):
 
 _BLANKS = " \t\r\n\u00a0\ufeff\u200b"
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-_MISSING = frozenset({"", "na", "n/a", "nan", "-nan", "+nan", "null", "none", "<na>", "nat", "#n/a"})
-_PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?", re.ASCII)
-_TRUTH = {"true": "1", "false": "0"}
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}...")
 
 
 def _decoded(content: bytes, max_bytes: int) -> str:
@@ -179,14 +148,14 @@ def _places(header: list[str], columns: Columns) -> dict[str, int]:
                 if {cell.strip(_BLANKS) for cell in ",".join(header).split(separator)}.issuperset(wanted):
                     message = f"the columns are separated by {word}; separate them by commas"
                     raise _Refusal(SubmissionFault.WRONG_SEPARATOR, message)
-            listed = ", ".join(_shown(cell) for cell in header[:20])
+            listed = ", ".join(shown(cell) for cell in header[:20])
             raise _Refusal(SubmissionFault.MISSING_COLUMN, f"no column {name!r}; the header is {listed}", column=name)
         places[name] = found[0]
     return places
 
 
 def _values(
-    rows: Iterator[list[str]], width: int, places: dict[str, int], ids: "_Ids", targets: Sequence["_Target"]
+    rows: Iterator[list[str]], width: int, places: dict[str, int], ids: AnswerIds, targets: Sequence[AnswerTarget]
 ) -> list[list[float | str]]:
     """The predictions of each target, in the answers' order."""
     id_places = [places[name] for name in ids.names]
@@ -202,7 +171,7 @@ def _values(
         key = [cells[place].strip() for place in id_places]
         index = ids.find(key)
         if index is None:
-            raise ids.unknown(key, number)
+            raise _unknown(ids, key, number)
         if rows_seen[index]:
             message = f"row {number} ({ids.spelled(key)}): the same id as in row {rows_seen[index]}"
             raise _Refusal(SubmissionFault.DUPLICATE_ID, message, row=number, column=ids.names[0])
@@ -210,7 +179,7 @@ def _values(
         for target, place, column in zip(targets, target_places, values, strict=True):
             try:
                 column[index] = target.value(cells[place].strip())
-            except _BadCell as bad:
+            except BadCell as bad:
                 message = f"row {number} ({ids.spelled(key)}), column {target.name!r}: {bad}"
                 raise _Refusal(bad.code, message, row=number, column=target.name) from bad
     if number == 0:
@@ -222,126 +191,11 @@ def _values(
     return values
 
 
-class _Ids:
-    """The rows of the answers by their ids."""
-
-    def __init__(self, answers: pd.DataFrame, names: Sequence[str]) -> None:
-        self.names = names
-        self._cells = [answers[name].str.strip().tolist() for name in names]
-        self._rows: dict[str, int] = {}
-        for index, key in enumerate(zip(*self._cells, strict=True)):
-            if self._rows.setdefault("\x1f".join(key), index) != index:
-                raise PackageError(f"the answers have two rows with {self.spelled(key)}")
-
-    @cached_property
-    def _rows_by_number(self) -> dict[str, int | None]:
-        """As `_rows`, with integers in one spelling; None where several rows come together."""
-        rows: dict[str, int | None] = {}
-        for index, key in enumerate(zip(*self._cells, strict=True)):
-            canonical = "\x1f".join(map(_canonical, key))
-            rows[canonical] = None if canonical in rows else index
-        return rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def key(self, index: int) -> list[str]:
-        return [column[index] for column in self._cells]
-
-    def find(self, key: Sequence[str]) -> int | None:
-        """The row with exactly this id or, without one, the only row with this id as a number: `1.0` finds `1`."""
-        index = self._rows.get("\x1f".join(key))
-        return self._rows_by_number.get("\x1f".join(map(_canonical, key))) if index is None else index
-
-    def spelled(self, key: Sequence[str]) -> str:
-        return ", ".join(f"{name} {_shown(cell)}" for name, cell in zip(self.names, key, strict=True))
-
-    def unknown(self, key: Sequence[str], number: int) -> _Refusal:
-        for name, cell in zip(self.names, key, strict=True):
-            if not cell:
-                message = f"row {number}, column {name!r}: the id is missing"
-                return _Refusal(SubmissionFault.MISSING_VALUE, message, row=number, column=name)
-        example = self.spelled(self.key(0))
-        message = f"row {number} ({self.spelled(key)}): no such row is asked for; they are such as {example}"
-        return _Refusal(SubmissionFault.EXTRA_ID, message, row=number, column=self.names[0])
-
-
-def _canonical(cell: str) -> str:
-    """An integer that is written as a float as an integer; other text as it is, also `007`."""
-    if _PLAIN_NUMBER.fullmatch(cell):
-        number = float(cell)
-        if number.is_integer() and abs(number) < 2**53:
-            return str(int(number))
-    return cell
-
-
-class _BadCell(Exception):
-    """A cell that is no prediction."""
-
-    def __init__(self, code: SubmissionFault, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class _Target:
-    """One target column: what its answers look like, and how a prediction is read."""
-
-    def __init__(self, name: str, answers: pd.Series, prediction: Prediction) -> None:
-        self.name = name
-        forms = {form.strip(): form for form in answers.unique()}
-        words = {form.casefold() for form in forms if form.casefold() not in _MISSING}
-        self._numeric = bool(words) and all(_as_number(word) is not None for word in words)
-        self._boolean = bool(words) and words <= {"true", "false", "0", "1", "0.0", "1.0"}
-        self._is_number = self._numeric and prediction != "label"
-        self._bounded = self._is_number and prediction == "probability"
-        self._forms = forms
-        self._by_meaning = {self._meaning(form): spelled for form, spelled in forms.items()}
-
-    def value(self, cell: str) -> float | str:
-        """Reads a prediction.
-
-        Raises:
-            _BadCell: It is none.
-        """
-        if not self._is_number and cell in self._forms:
-            return self._forms[cell]
-        if cell.casefold() in _MISSING:
-            if not self._is_number and "" in self._forms:
-                return ""
-            raise _BadCell(SubmissionFault.MISSING_VALUE, "the prediction is missing")
-        number = _as_number(cell)
-        if self._numeric and number is not None and math.isinf(number):
-            raise _BadCell(SubmissionFault.NOT_FINITE, f"{_shown(cell)} is not finite")
-        if self._is_number:
-            if number is None:
-                hint = "; write decimals with a point" if "," in cell else ""
-                raise _BadCell(SubmissionFault.NOT_A_NUMBER, f"{_shown(cell)} is not a number{hint}")
-            return number
-        meaning = self._meaning(cell)
-        if meaning in self._by_meaning:
-            return self._by_meaning[meaning]
-        if (self._numeric or self._boolean) and number is None:
-            kind = "numbers" if self._numeric else "booleans"
-            raise _BadCell(SubmissionFault.NOT_A_LABEL, f"{_shown(cell)} is no label here; labels are {kind}")
-        return cell
-
-    def _meaning(self, label: str) -> str:
-        """Equal for `1`, `1.0` and, where the labels are booleans, `True`."""
-        truth = _TRUTH.get(label.casefold()) if self._boolean else None
-        return truth or _canonical(label)
-
-    def doubt(self, predictions: pd.Series) -> str | None:
-        """What looks wrong with a column and yet can be graded."""
-        if self._bounded:
-            outside = int(((predictions < 0) | (predictions > 1)).sum())
-            return f"column {self.name!r}: {outside} predictions lie outside of [0, 1]" if outside else None
-        if not self._is_number and not predictions.isin(list(self._forms.values())).any():
-            return f"column {self.name!r}: no prediction is one of the labels"
-        return None
-
-
-def _as_number(cell: str) -> float | None:
-    try:
-        return None if "_" in cell else float(cell)
-    except ValueError:
-        return None
+def _unknown(ids: AnswerIds, key: Sequence[str], number: int) -> _Refusal:
+    for name, cell in zip(ids.names, key, strict=True):
+        if not cell:
+            message = f"row {number}, column {name!r}: the id is missing"
+            return _Refusal(SubmissionFault.MISSING_VALUE, message, row=number, column=name)
+    example = ids.spelled(ids.key(0))
+    message = f"row {number} ({ids.spelled(key)}): no such row is asked for; they are such as {example}"
+    return _Refusal(SubmissionFault.EXTRA_ID, message, row=number, column=ids.names[0])

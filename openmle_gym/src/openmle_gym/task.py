@@ -84,7 +84,7 @@ class TaskPackage:
 
 def split_rows(answers: pd.DataFrame, columns: Columns, split: HiddenSplit) -> np.ndarray:
     """See `TaskPackage.validation_rows`. [rows] bool."""
-    ids = answers[list(columns.id)].agg("\x1f".join, axis=1)
+    ids = map("\x1f".join, zip(*(answers[name] for name in columns.id), strict=True))
     digests = [hashlib.sha256(f"{split.seed}\x1f{row_id}".encode()).hexdigest() for row_id in ids]
     target = answers[columns.target[0]]
     numbers = pd.to_numeric(target, errors="coerce")
