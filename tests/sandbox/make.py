@@ -14,9 +14,14 @@ from openmle_gym.manifest import Columns, HiddenSplit, Manifest, Metric, write_m
 from openmle_gym.signature import PROGRAM_FILE
 from pydantic import SecretStr
 from sandbox_service.app import create_app
+from sandbox_service.artifact_store import ArtifactStore
 from sandbox_service.auth import Keys
+from sandbox_service.dispatch.local import LocalDispatcher
+from sandbox_service.gpu import Gpus
 from sandbox_service.packages import Packages
+from sandbox_service.records import QueuePolicy
 from sandbox_service.scheduler import Scheduler
+from sandbox_service.slots import Slots
 from sandbox_service.store import JobStore
 from starlette.applications import Starlette
 
@@ -70,7 +75,8 @@ class HeldRunner:
     """Runs nothing: a program "runs" until the test releases it, and ends with exit code 0 and no submission.
 
     What a test may set: `troubles` are raised by the next runs, in order; `down_for_checks` is how many checks will
-    still find the engine down, and no run starts until then.
+    still find the engine down, and no run starts until then; `log` is what programs have printed; `files` is what they
+    leave; `specs` are those that were run.
     """
 
     isolation = Isolation.PROCESS
@@ -82,6 +88,9 @@ class HeldRunner:
         self.troubles: list[Exception] = []
         self.down_for_checks = 0
         self.checks = 0
+        self.log = BoundedLog(head="hello\n")
+        self.files: dict[str, bytes] = {}
+        self.specs: list[RunSpec] = []
         self._changed = asyncio.Condition()
         self._held = held
 
@@ -95,6 +104,9 @@ class HeldRunner:
         code = spec.files[PROGRAM_FILE].decode()
         if self.down_for_checks:
             raise RunnerUnavailable("engine down")
+        self.specs.append(spec)
+        if spec.on_log:
+            spec.on_log(lambda: self.log)
         await self._note(self.started, code)
         if self.troubles:
             raise self.troubles.pop(0)
@@ -107,10 +119,16 @@ class HeldRunner:
         return RunResult(
             exit_code=0,
             wall_seconds=0.25,
-            log=BoundedLog(head="hello\n"),
-            artifacts={name: Artifact(refusal="missing") for name in spec.artifacts},
+            log=self.log,
+            artifacts={name: self._artifact(name, most) for name, most in spec.artifacts.items()},
             isolation=self.isolation,
         )
+
+    def _artifact(self, name: str, most: int) -> Artifact:
+        content = self.files.get(name)
+        if content is None:
+            return Artifact(refusal="missing")
+        return Artifact(content=content) if len(content) <= most else Artifact(refusal="too_large")
 
     async def release(self) -> None:
         async with self._changed:
@@ -129,25 +147,46 @@ class HeldRunner:
 
 
 def make_scheduler(
-    folder: Path, runner: HeldRunner, *, workers: int = 1, max_attempts: int = 3, max_queued: int = 1000
+    folder: Path,
+    runner: HeldRunner,
+    *,
+    workers: int = 1,
+    gpus: Gpus | None = None,
+    gpu_on_cpu: bool = True,
+    artifact_bytes: int = 1000,
+    most_artifact_bytes: int = 1_000_000,
+    **policy: float,
 ) -> Scheduler:
-    """A scheduler on `folder`, with one task, `tiny`."""
+    """A scheduler on `folder`, with one task, `tiny`; `policy` goes into a QueuePolicy."""
     if not (folder / "tasks").exists():
         make_task(folder / "tasks" / "tiny")
-    return Scheduler(
-        store=JobStore(folder / "jobs.sqlite"),
-        packages=Packages([folder / "tasks"]),
+    packages = Packages([folder / "tasks"], staging=folder / "staging")
+    dispatcher = LocalDispatcher(
         runner=runner,
+        packages=packages,
         limits=Limits(wall_seconds=30.0),
-        workers=workers,
-        max_attempts=max_attempts,
-        max_queued=max_queued,
+        slots=Slots(cpu=workers, gpus=gpus, look_seconds=0.001),
+        artifact_bytes=artifact_bytes,
+        service_id="test",
+    )
+    return Scheduler(
+        store=JobStore(folder / "jobs.sqlite", QueuePolicy(**{"max_queued": 1000, **policy})),  # pyright: ignore[reportArgumentType]
+        packages=packages,
+        dispatcher=dispatcher,
+        artifacts=ArtifactStore(folder / "artifacts"),
+        gpu_on_cpu=gpu_on_cpu,
+        most_artifact_bytes=most_artifact_bytes,
     )
 
 
 @asynccontextmanager
 async def serving(
-    folder: Path, runner: HeldRunner, *, secret: SecretStr | None = None, max_body_bytes: int = 100_000, **settings: int
+    folder: Path,
+    runner: HeldRunner,
+    *,
+    secret: SecretStr | None = None,
+    max_body_bytes: int = 100_000,
+    **settings: float,
 ) -> AsyncIterator[Starlette]:
     """The application over a scheduler on `folder`."""
     async with make_scheduler(folder, runner, **settings) as scheduler:

@@ -1,5 +1,7 @@
-"""Keys and scopes; and a service that has none."""
+"""Keys and scopes; a file of keys that changes; and a service that has none."""
 
+import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -34,11 +36,30 @@ def test_keys_have_scopes_and_several_keys_may_share_one() -> None:
     assert scope_of(Keys(SecretStr("submit:with:colon")), "with:colon") is Scope.SUBMIT
 
 
-@pytest.mark.parametrize("secret", ["hunter2", "submit:", "root:hunter2", "submit:a,hunter2", ":hunter2"])
+@pytest.mark.parametrize(
+    "secret",
+    ["hunter2", "submit:", "root:hunter2", "submit:a,hunter2", ":hunter2", "submit@:hunter2", "submit@a b:hunter2"],
+)
 def test_a_misspelt_key_list_is_refused_without_quoting_it(secret: str) -> None:
     with pytest.raises(ConfigError, match="OPENMLE_SANDBOX_KEYS: entry") as error:
         Keys(SecretStr(secret))
     assert "hunter2" not in str(error.value)
+
+
+def test_a_key_travels_in_either_header() -> None:
+    keys = Keys(KEYS)
+    assert keys.caller({"authorization": "Bearer gr4de"}) == keys.caller({"x-api-key": "gr4de"})
+    assert keys.caller({"authorization": "bearer  gr4de "}).scope is Scope.GRADE
+    for wrong in ({"authorization": "Basic gr4de"}, {"authorization": "gr4de"}, {"authorization": "Bearer"}, {}):
+        with pytest.raises(AccessDenied) as refusal:
+            keys.caller(wrong)
+        assert refusal.value.status == 401
+
+
+def test_keys_of_one_owner_share_what_is_submitted() -> None:
+    keys = Keys(SecretStr("submit@alice:a,grade@alice:b,submit:c"))
+    assert [keys.caller({"x-api-key": key}).owner for key in "ab"] == ["alice", "alice"]
+    assert keys.caller({"x-api-key": "c"}).owner != "alice"
 
 
 def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +67,92 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert scope_of(Keys.from_environment(), "abc") is Scope.GRADE
     monkeypatch.setenv("OPENMLE_SANDBOX_KEYS", " , ")
     assert not Keys.from_environment()
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "keys"
+    write_keys(file, "# the service's keys\n\nsubmit@alice:first\n  grade:second\n")
+    return file
+
+
+def write_keys(file: Path, text: str, mode: int = 0o600) -> None:
+    """Puts a file of keys in the place of the one before, as one does that must never be half written."""
+    part = file.with_name("part")
+    part.write_text(text)
+    part.chmod(mode)
+    part.replace(file)
+
+
+def test_a_file_holds_one_key_a_line(key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = Keys(None, key_file)
+    assert [scope_of(keys, key) for key in ("first", "second")] == [Scope.SUBMIT, Scope.GRADE]
+    assert keys.caller({"x-api-key": "first"}).owner == "alice"
+    keys.check_host("0.0.0.0")
+    monkeypatch.setenv("OPENMLE_SANDBOX_KEYS_FILE", str(key_file))
+    monkeypatch.setenv("OPENMLE_SANDBOX_KEYS", "admin:third")
+    both = Keys.from_environment()
+    assert [scope_of(both, key) for key in ("first", "second", "third")] == [1, 2, 3]
+    other = key_file.with_name("other")
+    write_keys(other, "submit:fourth")
+    assert scope_of(Keys.from_environment(str(other)), "fourth") is Scope.SUBMIT
+    with pytest.raises(AccessDenied):
+        scope_of(Keys.from_environment(str(other)), "first")
+
+
+def test_keys_are_rotated_by_a_new_file_and_the_owner_stays(key_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = Keys(SecretStr("admin:fixed"), key_file)
+    before = keys.caller({"x-api-key": "first"})
+    caplog.set_level(logging.INFO)
+    write_keys(key_file, "submit@alice:renewed")
+    assert keys.caller({"x-api-key": "renewed"}) == before
+    assert scope_of(keys, "fixed") is Scope.ADMIN
+    for gone in ("first", "second"):
+        with pytest.raises(AccessDenied):
+            scope_of(keys, gone)
+    assert "read 2 keys" in caplog.text
+    assert "renewed" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("submit:hunter2\nhunter2\n", 0o600, "entry 2 is not"),
+        ("# nobody\n", 0o600, "names no key"),
+        ("submit:hunter2", 0o640, "has mode 640"),
+        ("submit:hunter2", 0o604, "chmod 600"),
+        ("submit:\udcff", 0o600, "cannot read the keys"),
+    ],
+)
+def test_a_broken_file_is_refused_at_the_start_and_changes_nothing_later(
+    key_file: Path, text: str, mode: int, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = Keys(None, key_file)
+    key_file.write_bytes(text.encode(errors="surrogateescape"))
+    key_file.chmod(mode)
+    for _ in range(2):
+        assert scope_of(keys, "first") is Scope.SUBMIT
+        with pytest.raises(AccessDenied):
+            scope_of(keys, "hunter2")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert why in caplog.text
+    assert "hunter2" not in caplog.text
+    with pytest.raises(ConfigError, match=why) as error:
+        Keys(None, key_file)
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_file_that_is_gone_or_no_file_keeps_the_old_keys(key_file: Path) -> None:
+    keys = Keys(None, key_file)
+    key_file.unlink()
+    assert scope_of(keys, "first") is Scope.SUBMIT
+    os.mkfifo(key_file, 0o600)
+    assert scope_of(keys, "first") is Scope.SUBMIT
+    key_file.unlink()
+    write_keys(key_file, "grade:third")
+    assert scope_of(keys, "third") is Scope.GRADE
+    with pytest.raises(ConfigError, match="cannot read the keys"):
+        Keys(None, key_file.with_name("missing"))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "sandbox.example.org", ""])
@@ -80,7 +187,8 @@ def test_without_keys_a_web_page_elsewhere_is_refused(headers: dict[str, str]) -
 @pytest.mark.parametrize("host", ["127.0.0.1:6580", "localhost", "[::1]:6580", "[::1]"])
 def test_without_keys_everybody_here_may_submit(host: str) -> None:
     assert Keys(None).caller({"host": host}).scope is Scope.SUBMIT
-    assert Keys(None).caller({"host": host, "origin": f"http://{host}"}).scope is Scope.SUBMIT
+    for scheme in ("http", "https"):
+        assert Keys(None).caller({"host": host, "origin": f"{scheme}://{host}"}).scope is Scope.SUBMIT
 
 
 @pytest.mark.parametrize("split", ["test", "both"])

@@ -10,6 +10,7 @@ from openmle_gym.errors import ConfigError
 from openmle_gym.jobs import MIB, Limits
 from sandbox_service.__main__ import CONFIGS, main
 from sandbox_service.config import ServeConfig
+from sandbox_service.records import QueuePolicy
 
 
 def load(*overrides: str) -> ServeConfig:
@@ -29,7 +30,9 @@ def test_settings_come_from_the_dataclass_and_the_command_line() -> None:
     [
         "prot=1", "port=70000", "port=x", "task_roots=[]", "runner=chroot", "runner=process", "workers=-1", "cpus=0",
         "memory_mib=0", "max_timeout_seconds=-1", "max_timeout_seconds=.inf", "max_body_mib=0", "max_attempts=0",
-        "max_queued=0", "log_kib=1", "processes=0", "disk_mib=0",
+        "max_queued=0", "log_kib=1", "processes=0", "disk_mib=0", "vram_mib=0", "drain_seconds=-1", "keep_days=0",
+        "max_running_per_key=-1", "max_queued_per_key=-1", "max_queue_seconds=-1", "aging_seconds=.nan",
+        "artifact_mib=-1", "max_artifacts_mib=-1", "docker_starts=-1", "tls_certificate=/missing", "tls_key=/missing",
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_refused_by_name(override: str) -> None:
@@ -68,6 +71,30 @@ def test_help_lists_every_setting_and_version_the_version(
     shown = capsys.readouterr().out
     assert says in shown
     assert arguments == ["--version"] or all(f"{field.name}=" in shown for field in dataclasses.fields(ServeConfig))
+
+
+def test_a_container_runtime_needs_docker() -> None:
+    assert load("docker_runtime=runsc", "runner=docker").docker_runtime == "runsc"
+    with pytest.raises(ConfigError, match="docker_runtime=runsc"):
+        load("docker_runtime=runsc", "runner=bubblewrap")
+
+
+def test_the_queues_policy_is_what_the_settings_say() -> None:
+    settings = (
+        "max_queued=1",
+        "max_queued_per_key=2",
+        "max_running_per_key=3",
+        "max_queue_seconds=4",
+        "aging_seconds=5",
+    )
+    assert load(*settings, "max_attempts=6").policy() == QueuePolicy(
+        max_queued=1,
+        max_queued_per_key=2,
+        max_running_per_key=3,
+        queue_seconds=4.0,
+        aging_seconds=5.0,
+        max_attempts=6,
+    )
 
 
 def test_a_wrong_setting_ends_the_command_with_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,7 +145,7 @@ async def test_a_job_that_the_service_dies_under_each_time_is_given_up(tmp_path:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_stop_kills_programs_answers_long_polls_and_keeps_the_jobs(tmp_path: Path, number: int) -> None:
     programs = Programs(tmp_path)
-    async with running(tmp_path) as service, JobClient(service.url) as client:
+    async with running(tmp_path, "drain_seconds=0") as service, JobClient(service.url) as client:
         job_id = (await client.submit(request(programs.code("x", held=True)))).job_id
         await until(lambda: programs.started() == ["x"])
         polls = [asyncio.create_task(client.get(job_id, wait_seconds=60)) for _ in range(3)]
@@ -161,6 +161,83 @@ async def test_a_stop_kills_programs_answers_long_polls_and_keeps_the_jobs(tmp_p
     async with running(tmp_path) as service, JobClient(service.url) as client:
         view = await ended(client, job_id)
     assert (view.status, view.attempts, programs.started()) == ("completed", 1, ["x", "x"])
+
+
+async def test_a_drain_lets_a_running_job_end_and_starts_no_other(tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    async with running(tmp_path, "drain_seconds=600", "workers=1") as service, JobClient(service.url) as client:
+        held = (await client.submit(request(programs.code("held", held=True)))).job_id
+        waiting = (await client.submit(request(programs.code("waiting")))).job_id
+        await until(lambda: programs.started() == ["held"])
+        service.process.send_signal(signal.SIGTERM)
+        await until(lambda: not service.ready_file.exists())
+        assert (await client.get(held)).status == "running"
+        polls = [asyncio.create_task(client.get(job_id, wait_seconds=60)) for job_id in (held, waiting)]
+        programs.open_gate()
+        async with asyncio.timeout(30):
+            assert [view.status for view in await asyncio.gather(*polls)] == ["completed", "queued"]
+            assert await service.process.wait() == 0
+    async with running(tmp_path) as service, JobClient(service.url) as client:
+        assert (await ended(client, waiting)).attempts == 1
+    assert programs.started() == ["held", "waiting"]
+
+
+async def test_a_second_signal_ends_a_drain_at_once_also_with_open_streams(tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    async with running(tmp_path, "drain_seconds=600") as service, JobClient(service.url) as client:
+        job_id = (await client.submit(request(programs.code("x", held=True)))).job_id
+        await until(lambda: programs.started() == ["x"])
+        async with (
+            httpx.AsyncClient(base_url=service.url, timeout=60) as bare,
+            bare.stream("GET", f"/api/v1/jobs/{job_id}/events") as events,
+        ):
+            assert events.status_code == 200
+            service.process.send_signal(signal.SIGTERM)
+            await until(lambda: not service.ready_file.exists())
+            service.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(15):
+                assert await service.process.wait() == 0
+        assert not alive(programs.pid("x"))
+
+
+async def test_after_kill_9_no_files_of_programs_are_left(tmp_path: Path) -> None:
+    programs, work = Programs(tmp_path), tmp_path / "state" / "work"
+    async with running(tmp_path) as service, JobClient(service.url) as client:
+        await client.submit(request(programs.code("x", held=True)))
+        await until(lambda: programs.started() == ["x"])
+        (left,) = work.glob("openmle-run-*")
+        service.process.kill()
+        await service.process.wait()
+        assert left.exists()
+    programs.open_gate()
+    async with running(tmp_path):
+        assert not left.exists()
+
+
+@pytest.mark.docker
+async def test_after_kill_9_running_containers_are_removed_and_their_jobs_run_again(tmp_path: Path) -> None:
+    import docker
+
+    engine = docker.from_env()
+
+    def attempts(job_id: str) -> list[str]:
+        found = engine.api.containers(all=True, filters={"label": f"openmle.job={job_id}"})
+        return [container["Labels"]["openmle.attempt"] for container in found]
+
+    async with running(tmp_path, "runner=docker") as service, JobClient(service.url) as client:
+        job_id = (await client.submit(request("import time; time.sleep(600)"))).job_id
+        await until(lambda: attempts(job_id) == ["1"])
+        service.process.kill()
+        await service.process.wait()
+        assert attempts(job_id) == ["1"]
+    async with running(tmp_path, "runner=docker") as service, JobClient(service.url) as client:
+        await until(lambda: attempts(job_id) == ["2"])
+        view = await client.get(job_id)
+        assert (view.status, view.attempts) == ("running", 2)
+        assert view.error == "attempt 1: the service died while the job ran"
+        await client.cancel(job_id)
+        await until(lambda: attempts(job_id) == [])
+    engine.close()
 
 
 async def test_a_second_service_on_the_same_state_is_refused_and_harms_nothing(tmp_path: Path) -> None:

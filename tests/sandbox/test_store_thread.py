@@ -11,19 +11,20 @@ import pytest
 from openmle_gym.errors import StoreError
 from openmle_gym.jobs import JobState
 from sandbox.make import request
-from sandbox_service.store import JobStore, QueueFull, Submitted
+from sandbox_service.records import QueueFull, QueuePolicy, Submitted
+from sandbox_service.store import JobStore
 from sandbox_service.store_thread import StoreThread
 
 
 @pytest.fixture
 async def thread(tmp_path: Path) -> AsyncIterator[StoreThread]:
-    thread = StoreThread(JobStore(tmp_path / "jobs.sqlite"))
+    thread = StoreThread(JobStore(tmp_path / "jobs.sqlite", QueuePolicy(max_queued=2)))
     yield thread
     await thread.close()
 
 
 def submit(store: JobStore) -> Submitted:
-    return store.submit(request(), owner="me", max_queued=2)
+    return store.submit(request(), owner="me")
 
 
 def damaged(store: JobStore) -> None:

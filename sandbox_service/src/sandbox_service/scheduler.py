@@ -1,139 +1,231 @@
-"""Jobs from submit to end: the durable queue, the workers that lease from it, and who waits for an end.
+"""Jobs from submit to end: the durable queue, the places that work on it, and who waits for what.
 
-The record decides: every change is first in the store. Workers and waiters are woken after the call that changed it
+The record decides: every change is first in the store. Places and waiters are woken after the call that changed it
 was made, and the store's thread carries out calls in order, so whoever is woken reads the change.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import Literal, TypeVar
+from pathlib import Path
 
-from openmle_gym.contracts import Contract
-from openmle_gym.errors import InfrastructureError, OpenMLEError, RunnerUnavailable, StoreError
-from openmle_gym.execute import run_job
-from openmle_gym.isolation.runner import Runner
-from openmle_gym.jobs import JobRequest, JobState, JobView, Limits
+from openmle_gym.errors import OpenMLEError, StoreError
+from openmle_gym.jobs import MIB, JobRequest, JobState, JobView
 
+from sandbox_service.artifact_store import ArtifactStore
+from sandbox_service.dispatch import Dispatcher
+from sandbox_service.live import LogFollower, Waiters, kept_output, total_bytes
 from sandbox_service.packages import Packages
-from sandbox_service.store import JobStore, Lease, Submitted
+from sandbox_service.pool import Pool
+from sandbox_service.records import (
+    ArtifactInfo,
+    JobFilter,
+    JobLog,
+    LogChunk,
+    NoSuchResource,
+    Page,
+    QueueFacts,
+    Status,
+    Submitted,
+)
+from sandbox_service.store import JobStore
 from sandbox_service.store_thread import StoreThread
 
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 30.0
+EXPIRY_SECONDS = 1.0
+"""How often jobs are looked for that have waited for too long."""
+RETENTION_SECONDS = 3600.0
+LOG_LOOK_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
-
-
-class WorkerView(Contract):
-    """One worker, as the wire protocol shows it."""
-
-    worker_id: str
-    status: Literal["idle", "busy"]
-    job_id: str | None
-
-
-class Status(Contract):
-    """What runs and what waits."""
-
-    workers_show: list[WorkerView]
-    queued: int
-    running: int
-    isolation: str
 
 
 class Scheduler:
-    """The queue and its workers. Use as an async context manager: it works between entry and exit."""
+    """The queue and its places. Use as an async context manager: it works between entry and exit."""
 
     def __init__(
         self,
         *,
         store: JobStore,
         packages: Packages,
-        runner: Runner,
-        limits: Limits,
-        workers: int,
-        max_attempts: int,
-        max_queued: int,
+        dispatcher: Dispatcher,
+        artifacts: ArtifactStore,
+        gpu_on_cpu: bool = True,
+        keep_days: float = 30.0,
+        most_artifact_bytes: int = 10_240 * MIB,
     ) -> None:
         """Args:
         store: Owned from the entry on.
-        workers: Jobs that run at once.
-        max_attempts: How often a job is started before infrastructure trouble fails it.
-        max_queued: Jobs that may wait.
+        dispatcher: Entered and left with this.
+        gpu_on_cpu: Whether jobs for a GPU run on the CPU where there is no GPU.
+        keep_days: How long logs and artifacts of ended jobs are kept.
+        most_artifact_bytes: Kept of all jobs' files; the oldest go first.
         """
         self.packages = packages
-        self.isolation = runner.isolation
+        self.isolation = dispatcher.isolation
+        self.draining = False
         self._job_store = store
-        self._runner = runner
-        self._limits = limits
-        self._max_attempts = max_attempts
-        self._max_queued = max_queued
-        self._arrival = asyncio.Event()
-        self._held: dict[str, str | None] = dict.fromkeys(f"worker-{number}" for number in range(1, workers + 1))
-        self._attempts: dict[str, asyncio.Task[None]] = {}
-        self._waiting: dict[str, set[asyncio.Event]] = {}
-        self._stopping = False
-        self._runner_in_doubt = False
-        self._proving = asyncio.Lock()
-        self._workers: list[asyncio.Task[None]] = []
+        self._dispatcher = dispatcher
+        self._artifacts = artifacts
+        self._gpu_on_cpu = gpu_on_cpu
+        self._keep_days = keep_days
+        self._most_artifact_bytes = most_artifact_bytes
+        self._waiters = Waiters()
+        self._stopped = False
 
     async def __aenter__(self) -> "Scheduler":
+        await self._dispatcher.__aenter__()
         self._store = StoreThread(self._job_store)
-        recovered = await self._store.call(lambda store: store.recover_running(max_attempts=self._max_attempts))
+        recovered = await self._store.call(lambda store: store.recover_running())
         if recovered:
             logger.warning(
                 "%d jobs ran when the service died; they run again, or fail after their last attempt", recovered
             )
-        self._workers = [asyncio.create_task(self._work(worker_id)) for worker_id in self._held]
+        await asyncio.to_thread(self._artifacts.remove_parts)
+        self._pool = Pool(
+            self._store,
+            dispatcher=self._dispatcher,
+            artifacts=self._artifacts,
+            waiters=self._waiters,
+            gpu_on_cpu=self._gpu_on_cpu,
+        )
+        self._pool.start()
+        self._housekeeping = [asyncio.create_task(self._expire()), asyncio.create_task(self._retain())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
         await self._store.close()
+        await self._dispatcher.__aexit__()
+
+    async def drain(self, seconds: float) -> None:
+        """Starts no more jobs, and gives those that run this long to end. Reading and submitting still work."""
+        self.draining = True
+        await self._pool.drain(seconds)
 
     async def stop(self) -> None:
         """Kills what runs and queues it again, and answers all who wait. Reading and submitting still work."""
-        self._stopping = True
-        for job_id in list(self._waiting):
-            self._announce(job_id)
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        if self._stopped:
+            return
+        self.draining = self._stopped = True
+        self._waiters.announce_all()
+        for task in self._housekeeping:
+            task.cancel()
+        await asyncio.gather(*self._housekeeping, return_exceptions=True)
+        await self._pool.stop()
         await self._store.call(lambda store: store.release_running())
 
     async def submit(self, request: JobRequest, *, owner: str) -> Submitted:
-        """See `JobStore.submit`."""
+        """Queues a job; see `JobStore.submit`.
+
+        Raises:
+            NoSuchResource: No place here takes jobs of this class.
+        """
+        self._require_places(request)
         try:
-            return await self._store.call(lambda store: store.submit(request, owner=owner, max_queued=self._max_queued))
+            return await self._store.call(lambda store: store.submit(request, owner=owner))
         finally:
-            self._wake_workers()
+            self._pool.wake()
+
+    async def submit_many(self, requests: Sequence[JobRequest], *, owner: str) -> list[Submitted | OpenMLEError]:
+        """Queues jobs in one transaction: each is queued, or has the error that `submit` would raise.
+
+        Raises:
+            StoreError: SQLite failed; none was queued.
+        """
+
+        def submit(store: JobStore) -> list[Submitted | OpenMLEError]:
+            answers: list[Submitted | OpenMLEError] = []
+            for request in requests:
+                try:
+                    self._require_places(request)
+                    answers.append(store.submit(request, owner=owner))
+                except OpenMLEError as error:
+                    answers.append(error)
+            return answers
+
+        try:
+            return await self._store.call(submit)
+        finally:
+            self._pool.wake()
+
+    def _require_places(self, request: JobRequest) -> None:
+        if not self._pool.serves(request.resource_type):
+            raise NoSuchResource(
+                f"resource_type {request.resource_type!r}: no worker here has a GPU; submit with 'cpu', or have the"
+                " service set gpu_on_cpu=true"
+            )
 
     async def get(self, job_id: str, *, wait_seconds: float = 0.0) -> JobView | None:
         """How a job stands, once it has ended or `wait_seconds` have passed; None when there is no such job."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait_seconds
-        stirred = asyncio.Event()
-        self._waiting.setdefault(job_id, set()).add(stirred)
-        try:
+        with self._waiters.on(job_id) as stirred:
             while True:
                 stirred.clear()
                 view = await self._store.call(lambda store: store.get(job_id))
-                if view is None or view.status.terminal or self._stopping or clock() >= deadline:
+                if view is None or view.status.terminal or self._stopped or clock() >= deadline:
                     return view
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
                         await stirred.wait()
-        finally:
-            self._waiting[job_id].discard(stirred)
-            if not self._waiting[job_id]:
-                del self._waiting[job_id]
 
-    async def newest(self, *, state: JobState | None, label: tuple[str, str] | None, limit: int) -> list[JobView]:
-        """See `JobStore.newest`."""
-        return await self._store.call(lambda store: store.newest(state=state, label=label, limit=limit))
+    async def watch(self, job_id: str) -> AsyncGenerator[JobView, None]:
+        """The job now and after every change, until it has ended or the service stops; nothing for an unknown id."""
+        seen: JobView | None = None
+        with self._waiters.on(job_id) as stirred:
+            while True:
+                stirred.clear()
+                view = await self._store.call(lambda store: store.get(job_id))
+                if view is None:
+                    return
+                if view != seen:
+                    seen = view
+                    yield view
+                if view.status.terminal or self._stopped:
+                    return
+                await stirred.wait()
+
+    async def log(self, job_id: str) -> JobLog | None:
+        """The output of a job's program so far; None when there is no such job."""
+        view = await self._store.call(lambda store: store.get(job_id))
+        if view is None:
+            return None
+        live = await self._dispatcher.read_log(job_id) if view.status is JobState.RUNNING else None
+        kept = live or (kept_output(view.result) if view.result else None)
+        return JobLog(
+            text=kept.text if kept else "",
+            truncated_bytes=kept.truncated_bytes if kept else 0,
+            total_bytes=total_bytes(kept) if kept else 0,
+            ended=view.status.terminal,
+            attempt=view.attempts,
+        )
+
+    async def follow_log(self, job_id: str) -> AsyncGenerator[LogChunk, None]:
+        """The output of a job's program as it comes, until the job has ended or the service stops."""
+        follower = LogFollower(0)
+        with self._waiters.on(job_id) as stirred:
+            while True:
+                stirred.clear()
+                view = await self._store.call(lambda store: store.get(job_id))
+                if view is None:
+                    return
+                if view.attempts != follower.attempt:
+                    follower = LogFollower(view.attempts)
+                ended = view.status.terminal
+                log = kept_output(view.result) if view.result else await self._dispatcher.read_log(job_id)
+                for chunk in follower.advance(log, ended=ended) if log else ():
+                    yield chunk
+                if ended or self._stopped:
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOG_LOOK_SECONDS if view.status is JobState.RUNNING else None):
+                        await stirred.wait()
+
+    async def page(self, wanted: JobFilter, *, limit: int, before: int | None = None) -> Page:
+        """See `JobReader.page`."""
+        return await self._store.call(lambda store: store.page(wanted, limit=limit, before=before))
 
     async def owner(self, job_id: str) -> str | None:
         """Who submitted a job; None when there is no such job."""
@@ -144,96 +236,74 @@ class Scheduler:
         try:
             await self._store.call(lambda store: store.cancel(job_id))
         finally:
-            if job_id in self._attempts:
-                self._attempts[job_id].cancel()
-            self._announce(job_id)
+            self._pool.kill(job_id)
+            self._waiters.announce(job_id)
+
+    async def cancel_labelled(self, label: tuple[str, str], *, owner: str | None) -> int:
+        """Cancels all jobs with a label, of one owner or of all; returns how many that were."""
+        job_ids = await self._store.call(lambda store: store.cancel_labelled(label, owner=owner))
+        for job_id in job_ids:
+            self._pool.kill(job_id)
+            self._waiters.announce(job_id)
+        return len(job_ids)
+
+    async def artifacts(self, job_id: str) -> list[ArtifactInfo]:
+        """What is kept of the files that a job's program left; empty before its end and when it is too long ago."""
+        return await self._store.call(lambda store: store.artifacts(job_id))
+
+    async def artifact_path(self, job_id: str, name: str) -> Path | None:
+        """Where such a file lies; None when there is none. It may be removed at any time, but never changes."""
+        for info in await self.artifacts(job_id):
+            if info.name == name:
+                return await asyncio.to_thread(self._artifacts.path, info.sha256)
+        return None
 
     async def status(self) -> Status:
         """What runs and what waits."""
-        queued, running = await self._store.call(
-            lambda store: (store.count(JobState.QUEUED), store.count(JobState.RUNNING))
+        counts = await self._store.call(lambda store: store.counts())
+        return Status(
+            workers_show=self._pool.workers(),
+            queued=counts[JobState.QUEUED],
+            running=counts[JobState.RUNNING],
+            isolation=self.isolation,
         )
-        workers = [
-            WorkerView(worker_id=worker_id, status="idle" if job_id is None else "busy", job_id=job_id)
-            for worker_id, job_id in self._held.items()
-        ]
-        return Status(workers_show=workers, queued=queued, running=running, isolation=self.isolation)
 
-    def _announce(self, job_id: str) -> None:
-        for stirred in self._waiting.get(job_id, ()):
-            stirred.set()
+    async def facts(self) -> QueueFacts:
+        """The figures of this moment."""
+        lanes, states, outcomes, contents = await self._store.call(
+            lambda store: (store.lanes(), store.counts(), store.outcomes(), store.artifact_contents())
+        )
+        return QueueFacts(
+            lanes=lanes,
+            states=states,
+            outcomes=outcomes,
+            workers=self._pool.workers(),
+            durations={stage: durations.histogram() for stage, durations in self._pool.durations.items()},
+            infrastructure_errors=dict(self._pool.troubles),
+            artifact_bytes=sum(contents.values()),
+            draining=self.draining,
+        )
 
-    def _wake_workers(self) -> None:
-        """Whoever took hold of the old event before looking into the queue is woken, however late they wait on it."""
-        self._arrival.set()
-        self._arrival = asyncio.Event()
-
-    async def _work(self, worker_id: str) -> None:
+    async def _expire(self) -> None:
+        """Fails the jobs that have waited for too long."""
         while True:
-            await self._prove_runner()
-            arrival = self._arrival
-            lease = await self._patiently(lambda store: store.lease(worker_id))
-            if lease is None:
-                await arrival.wait()
-                continue
-            # No await between lease and registration: a cancel in that gap would find no attempt to kill.
-            self._held[worker_id] = lease.job_id
-            attempt = self._attempts[lease.job_id] = asyncio.create_task(self._attempt(lease))
-            try:
-                await asyncio.wait({attempt})
-            finally:
-                attempt.cancel()
-                await asyncio.wait({attempt})
-                del self._attempts[lease.job_id]
-                self._held[worker_id] = None
+            await asyncio.sleep(EXPIRY_SECONDS)
+            with suppress(StoreError):  # tried again in a second
+                for job_id in await self._store.call(lambda store: store.expire_queued()):
+                    self._waiters.announce(job_id)
 
-    async def _attempt(self, lease: Lease) -> None:
-        record = await self._verdict(lease)
-        await self._patiently(record)
-        self._announce(lease.job_id)
-        self._wake_workers()
-
-    async def _verdict(self, lease: Lease) -> Callable[[JobStore], bool]:
-        """Runs the job; returns what to record of it."""
-        try:
-            request = JobRequest.model_validate_json(lease.request_json)
-            package = await asyncio.to_thread(self.packages.load, request.data_dir)
-            result = await run_job(request, package=package, runner=self._runner, limits=self._limits)
-            result_json = result.model_copy(update={"queue_seconds": lease.queue_seconds}).model_dump_json(
-                by_alias=True
-            )
-            return lambda store: store.complete(lease, result_json)
-        except InfrastructureError as error:
-            self._runner_in_doubt |= isinstance(error, RunnerUnavailable)
-            trouble = f"{type(error).__name__}: {error}"
-            logger.warning("job %s, attempt %d: %s", lease.job_id, lease.attempts, trouble)
-        except OpenMLEError as error:
-            failure = f"{type(error).__name__}: {error}"
-            return lambda store: store.fail(lease, failure)
-        except Exception as error:
-            trouble = f"{type(error).__name__}: {error}"
-            logger.exception("job %s, attempt %d", lease.job_id, lease.attempts)
-        return lambda store: store.retry(lease, trouble, max_attempts=self._max_attempts)
-
-    async def _prove_runner(self) -> None:
-        """After RunnerUnavailable nobody leases until the runner's check passes: an engine that restarts costs the
-        jobs it held an attempt, and the queue nothing."""
-        async with self._proving:
-            pause = FIRST_PAUSE_SECONDS
-            while self._runner_in_doubt:
-                try:
-                    await self._runner.check()
-                    self._runner_in_doubt = False
-                except RunnerUnavailable as error:
-                    logger.warning("no job starts for %g s: %s", pause, error)
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-
-    async def _patiently(self, operation: Callable[[JobStore], Answer]) -> Answer:
-        """A worker's call on the store, until it succeeds: a full disk must lose neither results nor workers."""
+    async def _retain(self) -> None:
+        """Forgets the logs and artifacts that are too old or too many."""
         while True:
             try:
-                return await self._store.call(operation)
-            except StoreError:
-                logger.exception("the job store failed; trying again in %g s", LONGEST_PAUSE_SECONDS)
-                await asyncio.sleep(LONGEST_PAUSE_SECONDS)
+                while await self._store.call(self._shed):
+                    pass
+                wanted = await self._store.call(lambda store: store.artifact_contents())
+                await asyncio.to_thread(self._artifacts.remove_all_but, wanted)
+            except (StoreError, OSError):
+                logger.exception("cannot remove old logs and artifacts; trying again in %g s", RETENTION_SECONDS)
+            await asyncio.sleep(RETENTION_SECONDS)
+
+    def _shed(self, store: JobStore) -> bool:
+        ended_before = time.time() - self._keep_days * 86400
+        return store.shed(ended_before=ended_before, most_artifact_bytes=self._most_artifact_bytes)

@@ -1,64 +1,106 @@
-"""One service from start to stop: the lock, the store, the workers, the listening socket, the signals."""
+"""One service from start to stop: the lock, what an earlier life left, the queue, the listening socket, the signals."""
 
+import asyncio
 import fcntl
 import logging
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from openmle_gym.errors import ConfigError, StoreError
-from openmle_gym.isolation.choose import strongest_runner
+from openmle_gym.isolation.runner import Isolation
 from openmle_gym.jobs import MIB
 from starlette.applications import Starlette
 
 from sandbox_service.app import create_app
+from sandbox_service.artifact_store import ArtifactStore
 from sandbox_service.auth import Keys
 from sandbox_service.config import ServeConfig
+from sandbox_service.dispatch import Dispatcher
+from sandbox_service.dispatch.local import LocalDispatcher
+from sandbox_service.dispatch.machine import open_gpus, open_runner
 from sandbox_service.packages import Packages
+from sandbox_service.recovery import fresh_work_dir, reap_containers, service_id
 from sandbox_service.scheduler import Scheduler
+from sandbox_service.slots import Slots
 from sandbox_service.store import JobStore
 
-DRAIN_SECONDS = 3
+ANSWER_SECONDS = 3
 """After a stop, how long answers under way may take."""
 
 logger = logging.getLogger(__name__)
 
 
 async def serve(config: ServeConfig) -> None:
-    """Serves until SIGINT or SIGTERM. Programs that run then are killed, and their jobs run again at the next start.
+    """Serves until SIGINT or SIGTERM. Programs that run then may end within `drain_seconds`; the jobs of those that do
+    not run again at the next start.
 
     Raises:
         ConfigError: A setting cannot work here.
         StoreError: Another service runs on `state_dir`, or its database is not ours.
         RunnerUnavailable: No isolation that the settings allow works here.
     """
-    keys = Keys.from_environment()
+    keys = Keys.from_environment(config.keys_file)
     keys.check_host(config.host)
     roots = _folders(config.task_roots)
-    runner = await strongest_runner(config.runner, docker_image=config.docker_image, allow_process=config.allow_process)
     with _locked(config.state_dir) as state_dir, _listening(config) as (listener, url):
+        service = service_id(state_dir)
+        work_dir = fresh_work_dir(config.work_dir or state_dir / "work")
+        staging = state_dir / "staging"
+        shutil.rmtree(staging, ignore_errors=True)
+        packages = Packages(roots, staging=staging)
+        dispatcher = await (_on_nodes if config.dispatch == "ray" else _here)(config, packages, service)
         scheduler = Scheduler(
-            store=JobStore(state_dir / "jobs.sqlite"),
-            packages=Packages(roots),
-            runner=runner,
-            limits=config.limits(),
-            workers=config.worker_count(),
-            max_attempts=config.max_attempts,
-            max_queued=config.max_queued,
+            store=JobStore(state_dir / "jobs.sqlite", config.policy()),
+            packages=packages,
+            dispatcher=dispatcher,
+            artifacts=ArtifactStore(state_dir / "artifacts"),
+            gpu_on_cpu=config.gpu_on_cpu,
+            keep_days=config.keep_days,
+            most_artifact_bytes=int(config.max_artifacts_mib * MIB),
         )
         app = create_app(scheduler, keys, max_body_bytes=int(config.max_body_mib * MIB))
         async with scheduler:
             chosen = "the strongest that works here" if config.runner == "auto" else "as set"
-            logger.info("listening on %s with %d workers", url, config.worker_count())
-            logger.info("programs are held by %s (%s)", runner.isolation, chosen)
+            logger.info("listening on %s with %d workers", url, len(dispatcher.places()))
+            logger.info("programs are held by %s (%s)", dispatcher.isolation, chosen)
             logger.info("task packages in %s; jobs in %s", ", ".join(map(str, roots)), state_dir)
+            logger.info("service %s; files of running programs in %s", service, work_dir)
             if not keys:
                 logger.info("no API keys: this machine only, and no test scores")
-            await _Server(app, scheduler, url, config.ready_file).run_on(listener)
+            await _Server(app, scheduler, url, config).run_on(listener)
+
+
+async def _here(config: ServeConfig, packages: Packages, service: str) -> Dispatcher:
+    runner = await open_runner(config)
+    if runner.isolation is Isolation.DOCKER and (reaped := await asyncio.to_thread(reap_containers, service)):
+        logger.warning("removed %d containers that an earlier life of this service left", reaped)
+    return LocalDispatcher(
+        runner=runner,
+        packages=packages,
+        limits=config.limits(),
+        slots=Slots(cpu=config.worker_count(), gpus=open_gpus(config, runner)),
+        artifact_bytes=int(config.artifact_mib * MIB),
+        service_id=service,
+    )
+
+
+async def _on_nodes(config: ServeConfig, packages: Packages, service: str) -> Dispatcher:
+    try:
+        from sandbox_service.dispatch.ray import RayDispatcher
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"dispatch=ray: install openmle-sandbox[ray] ({error})") from error
+    roots = [str(root) for root in _folders(config.task_roots)]
+    dispatcher = RayDispatcher(replace(config, task_roots=roots), service_id=service, packages=packages)
+    await dispatcher.connect()
+    return dispatcher
 
 
 def _folders(task_roots: Sequence[str]) -> list[Path]:
@@ -94,17 +136,21 @@ def _listening(config: ServeConfig) -> Iterator[tuple[socket.socket, str]]:
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.create_server(address, family=family, backlog=2048)
+        # asyncio leaves Nagle's algorithm on for sockets that were made without naming TCP; it costs 40 ms an answer.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         raise ConfigError(f"host={config.host} port={config.port}: cannot listen there: {error}") from error
     with listener:
         host = f"[{config.host}]" if ":" in config.host else config.host
-        yield listener, f"http://{host}:{listener.getsockname()[1]}"
+        scheme = "https" if config.tls_certificate else "http"
+        yield listener, f"{scheme}://{host}:{listener.getsockname()[1]}"
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, stopping the scheduler before it waits for open answers, since those may be waiting for a job."""
+    """uvicorn, draining and stopping the scheduler before it waits for open answers, since those may be waiting for a
+    job. While the scheduler drains, requests are answered."""
 
-    def __init__(self, app: Starlette, scheduler: Scheduler, url: str, ready_file: str | None) -> None:
+    def __init__(self, app: Starlette, scheduler: Scheduler, url: str, config: ServeConfig) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -114,18 +160,30 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=DRAIN_SECONDS,
+                timeout_graceful_shutdown=ANSWER_SECONDS,
+                ssl_certfile=config.tls_certificate,
+                ssl_keyfile=config.tls_key,
             )
         )
         self._scheduler = scheduler
         self._url = url
-        self._ready_file = Path(ready_file) if ready_file else None
+        self._drain_seconds = config.drain_seconds
+        self._ready_file = Path(config.ready_file) if config.ready_file else None
+        self._hurry = asyncio.Event()
 
     async def run_on(self, listener: socket.socket) -> None:
-        """Serves until a signal. uvicorn raises the signal again at its end; with our handlers that ends nothing."""
+        """Serves until a signal."""
+        self._loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: setattr(self, "should_exit", True))
+            signal.signal(number, self.handle_exit)  # in force again when uvicorn has taken its own handlers away
         await self.serve(sockets=[listener])
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stops at the first signal, without more patience at the second. uvicorn's own would have the signal raised
+        again at the end."""
+        if self.should_exit:
+            self._loop.call_soon_threadsafe(self._hurry.set)
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -137,5 +195,10 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._ready_file:
             self._ready_file.unlink(missing_ok=True)
+        draining = asyncio.create_task(self._scheduler.drain(self._drain_seconds))
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, hurry):
+            task.cancel()
         await self._scheduler.stop()
         await super().shutdown(sockets)
