@@ -30,9 +30,13 @@ from openmle_gym.store import CardStore
 from openmle_gym.task import TaskPackage
 from pydantic import SecretStr
 from sandbox_service.app import create_app
+from sandbox_service.artifact_store import ArtifactStore
 from sandbox_service.auth import Keys
+from sandbox_service.dispatch.local import LocalDispatcher
 from sandbox_service.packages import Packages
+from sandbox_service.records import QueuePolicy
 from sandbox_service.scheduler import Scheduler
+from sandbox_service.slots import Slots
 from sandbox_service.store import JobStore
 
 TIMEOUT_SECONDS = 4.0
@@ -57,14 +61,12 @@ async def local(package: TaskPackage, runner: Runner, _: Path) -> AsyncIterator[
 async def service(package: TaskPackage, runner: Runner, state: Path) -> AsyncIterator[Executor]:
     """The real application over its real HTTP interface, without a socket."""
     async with AsyncExitStack() as stack:
+        packages = Packages([package.root.parent])
         scheduler = Scheduler(
-            store=JobStore(state / "jobs.sqlite"),
-            packages=Packages([package.root.parent]),
-            runner=runner,
-            limits=Limits(),
-            workers=2,
-            max_attempts=3,
-            max_queued=100,
+            store=JobStore(state / "jobs.sqlite", QueuePolicy(max_queued=100)),
+            packages=packages,
+            dispatcher=LocalDispatcher(runner=runner, packages=packages, limits=Limits(), slots=Slots(cpu=2)),
+            artifacts=ArtifactStore(state / "artifacts"),
         )
         await stack.enter_async_context(scheduler)
         app = create_app(scheduler, Keys(SecretStr("submit:walker")), max_body_bytes=1_000_000)
