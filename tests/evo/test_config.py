@@ -8,6 +8,7 @@ from openmle_evo.config import (
     CONFIGS,
     BudgetConfig,
     IslandsConfig,
+    MixtureConfig,
     PolicyConfig,
     ScheduleConfig,
     SearchConfig,
@@ -27,6 +28,7 @@ SCHEMAS = [
     BudgetConfig,
     MemoryConfig,
     PromptConfig,
+    MixtureConfig,
 ]
 
 

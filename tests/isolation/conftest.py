@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from openmle_gym.errors import RunnerUnavailable
 from openmle_gym.isolation.bubblewrap import BubblewrapRunner
+from openmle_gym.isolation.disk import unmount_below
 from openmle_gym.isolation.docker import DockerRunner
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import Runner
@@ -87,3 +88,4 @@ def temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         Path(folder).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
+        unmount_below(Path(folder))  # a service that was killed leaves what it mounted

@@ -16,6 +16,7 @@ import pytest
 from openmle_gym.errors import ConfigError, RunnerUnavailable
 from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.choose import strongest_runner
+from openmle_gym.isolation.disk import mounts_below
 from openmle_gym.isolation.docker import DockerRunner
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import PYTHON, Isolation, Runner, RunSpec
@@ -339,6 +340,30 @@ async def test_a_file_larger_than_the_limit_cannot_be_written(runner: Runner):
     assert "File too large" in result.log.text
 
 
+FILLS_THE_WORKING_FOLDER = {
+    "bytes": "for number in range(40): open(f'{number}', 'wb').write(bytes(1 << 20))",
+    "files": "for number in range(70_000): open(f'{number}', 'w').close()",
+}
+
+
+@pytest.mark.parametrize("source", FILLS_THE_WORKING_FOLDER.values(), ids=FILLS_THE_WORKING_FOLDER)
+async def test_the_working_folder_is_limited_and_a_full_one_is_the_programs_own_trouble(
+    source: str, runner: Runner, temporary_folder: Path
+):
+    limits = Limits(disk_bytes=16 * MIB, wall_seconds=120)
+    result = await runner.run(spec_of(f"{source}\nimport time\ntime.sleep(600)", limits=limits))
+    if os.getuid() == 0 and runner.isolation is not Isolation.PROCESS:  # the kernel keeps the limit
+        assert (result.exit_code, result.disk_full) == (1, False)
+        assert "[Errno 28] No space left on device" in result.log.text
+    else:  # we look and kill
+        assert (result.exit_code, result.signal, result.timed_out, result.disk_full) == (None, 9, False, True)
+    assert os.listdir(temporary_folder) == []
+    after = await runner.run(
+        spec_of("import os; open('x', 'wb').write(bytes(15 << 20)); print(sorted(os.listdir()))", limits=limits)
+    )
+    assert after.log.text == "['program.py', 'x']\n"
+
+
 async def test_ordinary_parallel_programs_work(runner: Runner):
     source = """
 import multiprocessing, os, subprocess, tempfile, threading
@@ -378,6 +403,7 @@ async def test_cancelling_a_run_leaves_no_process_and_no_file(runner: Runner, te
     source = f"import subprocess; subprocess.run(['setsid', '--wait', 'sleep', '{nap}'])"
     running = asyncio.create_task(runner.run(spec_of(source, limits=Limits(wall_seconds=300))))
     await until_running(f"sleep\0{nap}")
+    await until(lambda: not mounts_below(temporary_folder))  # so that a kill of ours would leave none either
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -517,7 +543,8 @@ async def test_the_program_has_no_powers_and_is_not_root(isolating_runner: Runne
     source = """
 import os
 facts = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
-print(facts["CapEff"], facts["CapPrm"], facts["CapAmb"], facts["NoNewPrivs"], facts["Seccomp"])
+print(facts["CapEff"], facts["CapPrm"], facts["CapAmb"], facts["CapInh"], facts["NoNewPrivs"], facts["Seccomp"])
+print(facts["CapBnd"])
 print(os.getuid() != 0, os.getgid() != 0, os.getgroups())
 for place in ("/", "/usr", "/etc", "/dev", "/proc/sys/kernel", "/opt", "/inputs", "/openmle"):
     try:
@@ -528,7 +555,10 @@ for place in ("/", "/usr", "/etc", "/dev", "/proc/sys/kernel", "/opt", "/inputs"
 """
     result = await isolating_runner.run(spec_of(source))
     none = "0000000000000000"
-    assert result.log.text.startswith(f"{none} {none} {none} 1 2\nTrue True [")
+    powers, bounding, user = result.log.text.splitlines()[:3]
+    assert powers == f"{none} {none} {none} {none} 1 2"
+    assert bounding == none
+    assert user.startswith("True True [")
     assert "WROTE" not in result.log.text
     assert "[0]" not in result.log.text
 
@@ -566,6 +596,26 @@ while True:
     result = await isolating_runner.run(spec_of(source, nap, limits=Limits(wall_seconds=2, processes=40)))
     assert result.timed_out
     assert processes_with(nap) == []
+
+
+async def test_what_is_in_the_working_folder_counts_as_memory_where_it_is_memory(isolating_runner: Runner):
+    fill = "for number in range(200): open(f'{number}', 'wb').write(bytes(1 << 20))"
+    result = await isolating_runner.run(spec_of(fill, limits=Limits(memory_bytes=128 * MIB)))
+    assert result.out_of_memory is (os.getuid() == 0)
+
+
+async def test_the_number_of_temporary_files_is_limited(isolating_runner: Runner):
+    if os.getuid() != 0 and isolating_runner.isolation is Isolation.BUBBLEWRAP:
+        pytest.skip("bubblewrap has no option for it, and nobody but root can mount for it")
+    source = """
+import os
+os.mkdir("/tmp/in")
+for number in range(70_000):
+    open(f"/tmp/in/{number}", "w").close()
+"""
+    result = await isolating_runner.run(spec_of(source, limits=Limits(wall_seconds=120)))
+    assert result.exit_code == 1
+    assert "[Errno 28] No space left on device" in result.log.text
 
 
 async def test_memory_file_systems_are_limited_and_count_as_memory(isolating_runner: Runner):
@@ -663,6 +713,22 @@ async def test_a_bwrap_that_cannot_do_it_is_told_with_its_own_words(monkeypatch:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(RunnerUnavailable, match="No permissions to create a new namespace"):
         await BubblewrapRunner().check()
+
+
+@pytest.mark.docker
+async def test_a_program_in_a_container_cannot_write_to_its_own_record(docker_image: str):
+    source = """
+import os
+for attempt in (lambda: open("/openmle/record", "r+b"), lambda: os.truncate("/openmle/record", 0)):
+    try:
+        print(attempt())
+    except PermissionError as error:
+        print(error.errno)
+for place in ("/work/x", "/tmp/x", "/dev/shm/x", "/dev/null", "/dev/stderr", "/proc/self/comm"):
+    open(place, "w").write("x")
+"""
+    result = await DockerRunner(image=docker_image).run(spec_of(source))
+    assert (result.exit_code, result.log.text) == (0, "13\n13\nx")
 
 
 @pytest.mark.docker

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from openmle_gym.errors import JobCancelled, PackageError, RunnerUnavailable
+from openmle_gym.errors import ConfigError, JobCancelled, PackageError, RunnerUnavailable
 from openmle_gym.isolation.runner import BoundedLog
 from openmle_gym.jobs import MIB, JobState, JobView, Outcome
 from openmle_gym.signature import PROGRAM_FILE
@@ -217,6 +217,20 @@ def test_a_package_is_loaded_once_until_its_answers_or_its_manifest_change(tmp_p
     manifest.write_text("nonsense")
     with pytest.raises(PackageError):
         packages.load("tiny")
+
+
+def test_a_package_that_was_just_usable_is_believed_to_be_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_task(tmp_path / "tasks" / "tiny")
+    packages = Packages([tmp_path / "tasks"])
+    assert not packages.believed("tiny")
+    packages.load("tiny")
+    with pytest.raises(ConfigError):
+        packages.load("missing")
+    assert (packages.believed("tiny"), packages.believed("missing")) == (True, False)
+    monkeypatch.setattr("sandbox_service.packages.CHECKED_SECONDS", 0.0)
+    assert not packages.believed("tiny")
 
 
 async def test_two_runs_share_the_workers_whichever_came_first(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ What is checked:
     cards          each attempt is judged once, and no card holds a test score
     selection      every decision, made again from the cards that it knew, comes out the same
     prompts        no prompt shows the test score of the final report
-    final          the program graded on test is the best by validation among the cards at that time, and was graded last
+    protocol       every decision went by the kind of score that the run's protocol names, and says so
+    review         no program that was refused has a score, and none counts without a verdict unless settings say so
+    final          the program graded on test follows by the run's strategy from validation scores at that time, and was
+                   graded last
 
 What is not: that the sandbox graded honestly, or that the records were not all forged together. A bundle's digest, once
 published, rules out any later change.
@@ -28,15 +31,16 @@ from openmle_gym.features import best_card
 from openmle_gym.scores import TestScore
 
 from openmle_evo.config import SearchConfig
+from openmle_evo.final_choice import BLEND_FILE, choice_fault
 from openmle_evo.islands import Islands
+from openmle_evo.protocols import all_seen, decide, provenance
 from openmle_evo.reading import RunFacts, read_exchanges, read_run
-from openmle_evo.schedule import choose
 
 
 class Finding(Contract):
     """One check and what came of it."""
 
-    check: Literal["cards", "selection", "prompts", "final"]
+    check: Literal["cards", "selection", "prompts", "protocol", "review", "final"]
     passed: bool
     message: str
 
@@ -52,7 +56,14 @@ def audit(path: Path) -> list[Finding]:
         attempt: "\n".join(message.content for message in exchange.messages)
         for attempt, exchange in read_exchanges(path).items()
     }
-    return [_cards(facts), _selection(facts), _prompts(facts, prompts), _final(facts)]
+    return [
+        _cards(facts),
+        _selection(facts),
+        _prompts(facts, prompts),
+        _protocol(facts),
+        _review(facts),
+        _final(facts),
+    ]
 
 
 def _cards(facts: RunFacts) -> Finding:
@@ -67,18 +78,17 @@ def _cards(facts: RunFacts) -> Finding:
 
 
 def _selection(facts: RunFacts) -> Finding:
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SearchConfig), facts.manifest.settings))
-    assert isinstance(config, SearchConfig)
+    config = _settings(facts)
     islands, seen = Islands(config.islands, config.seed), 0
+    every = all_seen(facts.cards, config.protocol)
     for card in sorted(facts.cards, key=lambda each: (each.selection.committed, each.attempt)):
         known = card.selection.committed
         if known < seen or known > len(facts.cards):
             return Finding(check="selection", passed=False, message=f"attempt {card.attempt} knew of {known} cards")
-        for committed in facts.cards[seen:known]:
+        for committed in every[seen:known]:
             islands.commit(committed)
         seen = known
-        cards = facts.cards[:known]
-        again = choose(card.attempt, cards, _under_way(card, facts.cards, known), islands, config)
+        again = decide(card.attempt, every[:known], _under_way(card, facts.cards, known), islands, config)
         if (again.operator, again.parents, again.selection) != (card.operator, card.parents, card.selection):
             message = (
                 f"attempt {card.attempt} was {card.operator} of {list(card.parents)}; its cards make it "
@@ -86,8 +96,16 @@ def _selection(facts: RunFacts) -> Finding:
             )
             return Finding(check="selection", passed=False, message=message)
     return Finding(
-        check="selection", passed=True, message=f"{len(facts.cards)} decisions replayed from validation alone"
+        check="selection",
+        passed=True,
+        message=f"{len(facts.cards)} decisions replayed from {_KINDS[config.protocol]} alone",
     )
+
+
+def _settings(facts: RunFacts) -> SearchConfig:
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SearchConfig), facts.manifest.settings))
+    assert isinstance(config, SearchConfig)
+    return config
 
 
 def _under_way(card: ExperienceCard, cards: Sequence[ExperienceCard], known: int) -> list[Attempt]:
@@ -124,20 +142,67 @@ def _shows(text: str, score: TestScore) -> bool:
     return any(len(form.strip("-0.")) >= 5 and form in text for form in forms)
 
 
+_KINDS = {"holdout": "validation", "two_package": "validation", "self_valid": "the programs' own printed scores"}
+
+
+def _protocol(facts: RunFacts) -> Finding:
+    manifest, config = facts.manifest, _settings(facts)
+    if manifest.protocol != config.protocol:
+        message = f"the manifest says {manifest.protocol}, the settings say {config.protocol}"
+        return Finding(check="protocol", passed=False, message=message)
+    wanted = provenance(config.protocol)
+    wrong = [card.attempt for card in facts.cards if card.selection.provenance is not wanted]
+    if wrong:
+        message = f"under {config.protocol} decisions go by {wanted} scores; those of attempts {wrong} do not say so"
+        return Finding(check="protocol", passed=False, message=message)
+    final = manifest.final_package
+    if (config.protocol == "two_package") != (final is not None):
+        message = f"protocol {config.protocol}, final package {final.name if final else 'none'}"
+        return Finding(check="protocol", passed=False, message=message)
+    if final is not None and final.answers_sha256 == final.search_answers_sha256:
+        return Finding(check="protocol", passed=False, message="both packages have the same answers")
+    ends = f"; graded on {final.name}, whose answers are others" if final else ""
+    message = f"{config.protocol}: {len(facts.cards)} decisions by {_KINDS[config.protocol]}{ends}"
+    return Finding(check="protocol", passed=True, message=message)
+
+
+def _review(facts: RunFacts) -> Finding:
+    fail = _settings(facts).review.fail
+    refused = [card for card in facts.cards if card.review == "refused"]
+    unknown = [card for card in facts.cards if card.review == "unknown"]
+    scored = [card.attempt for card in refused if card.valid or card.withheld]
+    if scored:
+        return Finding(check="review", passed=False, message=f"attempts {scored} were refused and have a score")
+    counted = [card.attempt for card in unknown if card.valid]
+    if counted and fail != "fail_open":
+        message = f"attempts {counted} count without a verdict, which review.fail={fail} forbids"
+        return Finding(check="review", passed=False, message=message)
+    asked = sum(call.purpose == "review" for call in facts.calls)
+    message = f"{len(refused)} programs refused, {len(unknown)} without a verdict"
+    message += f", of which {len(counted)} count (review.fail=fail_open)" if counted else ""
+    return Finding(check="review", passed=True, message=f"{message}, {asked} judgements by a model")
+
+
 def _final(facts: RunFacts) -> Finding:
     final = facts.final
     if final is None:
         return Finding(check="final", passed=True, message="nothing was graded on the test split yet")
     known = facts.cards[: final.cards]
-    best = best_card(known)
-    if best is None or best.program_id != final.program_id:
-        return Finding(check="final", passed=False, message=f"attempt {final.attempt} was not the best of {len(known)}")
+    best = best_card(all_seen(known, _settings(facts).protocol))
+    fault = choice_fault(known, best, final, asked=_settings(facts).final, run=facts.path) if best else "nothing valid"
+    if fault is not None:
+        return Finding(check="final", passed=False, message=fault)
     late = [card.attempt for card in known if _moment(card.finished_at) > _moment(final.finished_at)]
     if late:
         return Finding(check="final", passed=False, message=f"attempts {late} ended after the grading on test")
     more = len(facts.cards) - len(known)
     went_on = f"; the search went on for {more} attempts, whose decisions are among those replayed" if more else ""
-    return Finding(check="final", passed=True, message=f"attempt {final.attempt} was the best of {len(known)}{went_on}")
+    chosen = {
+        "best": f"attempt {final.attempt} was the best of {len(known)}",
+        "top_k": f"attempt {final.attempt} had the best mean of repeats",
+        "blend": "the blend was better than the best program" if final.chosen_blend else "the best beat every blend",
+    }[final.strategy]
+    return Finding(check="final", passed=True, message=f"{chosen}{went_on}")
 
 
 def _moment(text: str) -> datetime:
@@ -165,6 +230,8 @@ def write_bundle(path: Path, destination: Path) -> str:
         ),
         "audit.json": _lines(finding.model_dump_json() for finding in audit(path)),
     }
+    if (path / BLEND_FILE).is_file():
+        files[BLEND_FILE] = (path / BLEND_FILE).read_text(encoding="utf-8")
     if facts.final is not None:
         files["final.json"] = facts.final.model_dump_json(indent=2)
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}

@@ -1,4 +1,4 @@
-"""`openmle-evo`: search, resume, report, show, audit, smoke, evaluate, compare."""
+"""`openmle-evo`: search, resume, report, show, audit, smoke, evaluate, compare, distill."""
 
 import argparse
 import asyncio
@@ -17,16 +17,19 @@ from openmle_gym.features import best_card
 from openmle_gym.isolation.choose import strongest_runner
 from openmle_gym.memory import MemoryConfig
 from openmle_gym.prompts import PromptConfig
+from openmle_gym.review import ReviewConfig
 from openmle_gym.task import TaskPackage, load_package
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from openmle_evo import __version__
+from openmle_evo import __version__, priors_cli
 from openmle_evo.audit import audit, write_bundle
 from openmle_evo.config import (
     CONFIGS,
     BudgetConfig,
+    FinalConfig,
     IslandsConfig,
+    MixtureConfig,
     PolicyConfig,
     ScheduleConfig,
     SearchConfig,
@@ -42,6 +45,7 @@ from openmle_evo.launch import (
     run_to_end,
     stored_config,
 )
+from openmle_evo.protocols import all_seen
 from openmle_evo.reading import read_run
 from openmle_evo.report import print_summary, write_report
 from openmle_evo.run import RunDirectory
@@ -97,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     smoke.add_argument("overrides", nargs="*", metavar="key=value", help="settings of `openmle-evo search`")
     smoke.set_defaults(run=_smoke)
     evaluation_cli.add_commands(commands)
+    priors_cli.add_commands(commands)
     return parser
 
 
@@ -107,7 +112,10 @@ _GROUPS = {
     "islands": IslandsConfig,
     "memory": MemoryConfig,
     "prompt": PromptConfig,
+    "review": ReviewConfig,
     "policy": PolicyConfig,
+    "mixture": MixtureConfig,
+    "final": FinalConfig,
 }
 
 
@@ -159,7 +167,7 @@ async def _run_to_report(
 ) -> int:
     """Search, final grading, report: the whole of a run; `quietly` prints neither summary nor result."""
     try:
-        with _progress(config.budget.attempts, run.cards()) as on_card:
+        with _progress(config.budget.attempts, all_seen(run.cards(), config.protocol)) as on_card:
             ended = await run_to_end(run, config, package, place, on_card)
     finally:
         run.close()

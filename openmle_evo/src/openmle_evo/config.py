@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from omegaconf import MISSING
 from openmle_gym.errors import ConfigError
 from openmle_gym.memory import MemoryConfig
 from openmle_gym.prompts import PromptConfig
+from openmle_gym.review import ReviewConfig
 
 CONFIGS = Path(__file__).parent / "configs"
 
@@ -29,8 +31,14 @@ class PolicyConfig:
     """Nucleus sampling."""
     max_tokens: int = 32768
     """The most tokens of one reply, thinking included."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Fields of the request beyond the standard, as the server knows them: +policy.extra.top_k=20."""
     timeout_seconds: float = 1500.0
     """How long one call may take."""
+    patience_seconds: float | None = None
+    """How long an endpoint that does not answer is asked again; by default 600, with `fallbacks` 30."""
+    fallbacks: list[str] = field(default_factory=list)
+    """Policy profiles that answer, in this order, while the endpoint is down."""
     stream: bool = False
     """Ask the endpoint to stream its reply."""
     prompt_price: float | None = None
@@ -45,6 +53,7 @@ class PolicyConfig:
             raise ConfigError(f"policy.kind: must be recipes or openai, got {self.kind!r}")
         _at_least("policy.temperature", self.temperature, 0.0)
         _at_least("policy.max_tokens", self.max_tokens, 1)
+        _at_least("policy.patience_seconds", self.patience_seconds or 0.0, 0.0)
         if (self.prompt_price is None) != (self.completion_price is None):
             raise ConfigError("policy.prompt_price and policy.completion_price: give both or neither")
 
@@ -52,6 +61,29 @@ class PolicyConfig:
     def priced(self) -> bool:
         """Whether calls have a known price."""
         return self.prompt_price is not None
+
+
+@dataclass
+class MixtureConfig:
+    """Policy profiles for single purposes; the policy answers for all others."""
+
+    draft: str | None = None
+    """Who drafts."""
+    improve: str | None = None
+    """Who improves."""
+    debug: str | None = None
+    """Who mends."""
+    crossover: str | None = None
+    """Who joins."""
+    note: str | None = None
+    """Who writes memory's notes, where `memory.notes` wants a model."""
+    review: str | None = None
+    """Who judges programs, where `review.judge` is set."""
+
+    @property
+    def profiles(self) -> dict[str, str]:
+        """The profiles by purpose; nothing where there is none."""
+        return {purpose: name for purpose, name in vars(self).items() if name}
 
 
 @dataclass
@@ -177,6 +209,27 @@ class BudgetConfig:
 
 
 @dataclass
+class FinalConfig:
+    """Which program is submitted in the end. All of it is decided on the validation split."""
+
+    strategy: str = "best"
+    """`best`: the best by validation; `top_k`: the best few are run again, and the best mean wins; `blend`: a weighted
+    mean, or vote, of the best few's submissions, where it is better than the best alone."""
+    programs: int = 5
+    """`top_k` and `blend`: how many of the best programs are considered."""
+    repeats: int = 3
+    """`top_k`: how often each of them is run again."""
+    blend_jobs: int = 40
+    """`blend`: the most blends that are scored to find the weights."""
+
+    def __post_init__(self) -> None:
+        _one_of("final.strategy", self.strategy, ("best", "top_k", "blend"))
+        _at_least("final.programs", self.programs, 1)
+        _at_least("final.repeats", self.repeats, 1)
+        _at_least("final.blend_jobs", self.blend_jobs, 1)
+
+
+@dataclass
 class SearchConfig:
     """`openmle-evo search`."""
 
@@ -184,6 +237,13 @@ class SearchConfig:
     """The task package's folder."""
     data_dir: str | None = None
     """The package as the service sees it; by default the same path."""
+    protocol: str = "holdout"
+    """`holdout`: select on the hidden answers' validation half, submit on their test half; `two_package`: submit on
+    `final_task`; `self_valid`: select on the scores that programs print themselves."""
+    final_task: str | None = None
+    """With `two_package`: the folder of the package that the chosen program is graded on, whole."""
+    final_data_dir: str | None = None
+    """That package as the service sees it; by default the same path."""
     run_dir: str | None = None
     """Where the run is kept; by default runs/<task>-<time>."""
     workers: int = 2
@@ -204,6 +264,10 @@ class SearchConfig:
     """Without a service: the image for Docker."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """Who answers: policy=recipes, policy=openai, policy=sglang, ..."""
+    mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    """Who answers for single operators instead: mixture={improve: sglang, draft: recipes}."""
+    skills: str | None = None
+    """A folder of skill files (`openmle-evo distill`): experience from other tasks, as much as `prompt.skills` holds."""
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     """How parents are drawn."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -212,8 +276,12 @@ class SearchConfig:
     """Where parents come from."""
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     """When the run stops."""
+    final: FinalConfig = field(default_factory=FinalConfig)
+    """What is submitted."""
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     """What operators are told of earlier attempts."""
+    review: ReviewConfig = field(default_factory=ReviewConfig)
+    """What is looked for in programs before they run."""
     prompt: PromptConfig = field(default_factory=PromptConfig)
     """How long prompts may be."""
     tokenizer: str = ""
@@ -223,6 +291,15 @@ class SearchConfig:
         _at_least("workers", self.workers, 1)
         _at_least("memory_mib", self.memory_mib, 64)
         _more_than("timeout_seconds", self.timeout_seconds, 0.0)
+        _one_of("protocol", self.protocol, ("holdout", "two_package", "self_valid"))
+        if (self.protocol == "two_package") != (self.final_task is not None):
+            raise ConfigError("final_task: protocol=two_package needs it, and no other protocol takes it")
+        if self.protocol == "self_valid" and self.final.strategy != "best":
+            raise ConfigError(
+                "final.strategy: protocol=self_valid chooses by printed scores, so only `best` goes with it"
+            )
+        if self.review.judge and self.policy.kind == "recipes" and self.mixture.review is None:
+            raise ConfigError("review.judge: needs a model: policy=..., or mixture.review=PROFILE")
         if self.budget.dollars is not None and not self.policy.priced:
             raise ConfigError("budget.dollars: needs policy.prompt_price and policy.completion_price")
 

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import os
 import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omegaconf import OmegaConf
-from openmle_gym.chat import ChatModel, OpenAIChat, Prices
 from openmle_gym.client import JobClient
 from openmle_gym.configuration import secret_from_environment
 from openmle_gym.errors import ConfigError, InfrastructureError
@@ -29,16 +27,20 @@ from openmle_gym.installed import installed_packages
 from openmle_gym.isolation.choose import strongest_runner
 from openmle_gym.jobs import MIB, Executor, Limits
 from openmle_gym.memory import Measure
-from openmle_gym.policies.recipes import RecipePolicy
 from openmle_gym.prompts import public_task
-from openmle_gym.task import TaskPackage
+from openmle_gym.submissions import SubmissionSource
+from openmle_gym.task import TaskPackage, load_package
 
 from openmle_evo import __version__
-from openmle_evo.budget import most_dollars
-from openmle_evo.config import PolicyConfig, SearchConfig
+from openmle_evo.candidates import FinalJobs
+from openmle_evo.config import SearchConfig
 from openmle_evo.final import grade_finally
+from openmle_evo.final_choice import choose_final
+from openmle_evo.policy import log_estimate, open_policies
+from openmle_evo.protocols import FinalPackage, all_seen, final_package
 from openmle_evo.run import RunDirectory, RunManifest, read_final
 from openmle_evo.search import Search
+from openmle_evo.skills import SkillsRecord, give_skills
 
 SUBMIT_KEY_VARIABLE = "OPENMLE_SANDBOX_KEY"
 GRADE_KEY_VARIABLE = "OPENMLE_SANDBOX_GRADE_KEY"
@@ -49,7 +51,7 @@ log = logging.getLogger("openmle_evo")
 class Place(NamedTuple):
     """Where programs run, and who may grade them on which split."""
 
-    searcher: Executor
+    searcher: SubmissionSource
     grader: Executor | None
     """None when no key for the test split was given."""
     isolation: str
@@ -68,7 +70,7 @@ async def create_run(config: SearchConfig, package: TaskPackage, place: Place) -
     """Makes a run's directory, after a look at what is installed where programs run.
 
     Raises:
-        ConfigError: The directory already holds a run.
+        ConfigError: The directory already holds a run, or `final_task` cannot be the end of a search on this package.
         InfrastructureError: The executor is out of reach.
     """
     now = datetime.now(UTC)
@@ -86,6 +88,9 @@ async def create_run(config: SearchConfig, package: TaskPackage, place: Place) -
         isolation=place.isolation,
         packages=packages,
         settings=dataclasses.asdict(config),
+        protocol=config.protocol,
+        final_package=None if config.final_task is None else _final_package(config.final_task, package),
+        skills=_skills(config, package),
     )
     return RunDirectory.create(Path(config.run_dir or f"runs/{package.name}-{now:%Y%m%d-%H%M%S}"), manifest)
 
@@ -112,7 +117,11 @@ async def executors(config: SearchConfig, package: TaskPackage) -> AsyncIterator
         local = LocalExecutor(
             task_root=package.root.parent, runner=runner, limits=_limits(config), parallel=config.workers
         )
-        yield Place(local, local, runner.isolation)
+        grader = local
+        if config.final_task is not None:
+            final = load_package(config.final_task)
+            grader = LocalExecutor(task_root=final.root.parent, runner=runner, limits=_limits(config))
+        yield Place(local, grader, runner.isolation)
         return
     grade_key = secret_from_environment(GRADE_KEY_VARIABLE)
     async with contextlib.AsyncExitStack() as stack:
@@ -135,13 +144,14 @@ async def run_to_end(
         InfrastructureError: The policy or the executor is out of reach. The run can be resumed.
     """
     job = _job(config, package)
-    _log_estimate(config)
+    log_estimate(config)
     try:
-        async with _policy(config.policy) as policy:
+        async with open_policies(config) as policies:
             search = Search(
                 run=run,
                 task=public_task(package),
-                policy=policy,
+                policy=policies.default,
+                mixture=policies.mixture,
                 executor=place.searcher,
                 config=config,
                 limits=_limits(config),
@@ -158,23 +168,47 @@ async def run_to_end(
         raise
     except InfrastructureError:
         log.warning("stopped; nothing is lost: go on with `openmle-evo resume %s`", run.path)
-        await _submit(run, package, place.grader, job)
+        await _submit(run, config, package, place, job)
         raise
-    await _submit(run, package, place.grader, job)
+    await _submit(run, config, package, place, job)
     return Ended(best, search.draining)
 
 
-async def _submit(run: RunDirectory, package: TaskPackage, grader: Executor | None, job: JobSettings) -> None:
-    """Grades the best program on the test split; not twice the same program."""
+async def _submit(
+    run: RunDirectory, config: SearchConfig, package: TaskPackage, place: Place, job: JobSettings
+) -> None:
+    """Chooses what to submit and grades it on the test split; not twice the same program."""
     cards = run.cards()
-    best = best_card(cards)
+    best = best_card(all_seen(cards, config.protocol))
     earlier = read_final(run.path)
-    if best is None or grader is None or (earlier is not None and earlier.program_id == best.program_id):
+    if best is None or place.grader is None or (earlier is not None and earlier.cards == len(cards)):
         return
     try:
-        run.write_final(await grade_finally(best, package, cards=len(cards), grader=grader, settings=job))
+        best = next(card for card in cards if card.attempt == best.attempt)  # with the score that was measured
+        graded, final_job = _graded_on(run.manifest.final_package, config, package)
+        jobs = FinalJobs(executor=place.searcher, settings=job, run=run)
+        choice = await choose_final(cards, best, config.final, jobs=jobs, package=package)
+        if earlier is None or earlier.program_id != choice.card.program_id:
+            final = await grade_finally(choice.card, graded, cards=len(cards), grader=place.grader, settings=final_job)
+            run.write_final(final.model_copy(update=choice.record()))
     except InfrastructureError as error:
         log.warning("attempt %d is not graded on the test split yet: %s", best.attempt, error)
+
+
+def _final_package(final_task: str, package: TaskPackage) -> FinalPackage:
+    return final_package(package, load_package(final_task))
+
+
+def _graded_on(
+    final: FinalPackage | None, config: SearchConfig, package: TaskPackage
+) -> tuple[TaskPackage, JobSettings]:
+    """The package that the final submit is graded on, and its jobs' settings."""
+    if final is None:
+        return package, _job(config, package)
+    other = load_package(final.package)
+    if final_package(package, other) != final:
+        raise ConfigError(f"{other.root}: is not what it was when the run was started")
+    return other, dataclasses.replace(_job(config, other), data_dir=config.final_data_dir or str(other.root))
 
 
 def _job(config: SearchConfig, package: TaskPackage) -> JobSettings:
@@ -189,6 +223,18 @@ def _limits(config: SearchConfig) -> Limits:
     return Limits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mib * MIB)
 
 
+def _skills(config: SearchConfig, package: TaskPackage) -> SkillsRecord:
+    """Experience from other tasks; says what was refused, and why."""
+    if config.skills is None:
+        return SkillsRecord()
+    measure = _measure(config.tokenizer)
+    record = give_skills(Path(config.skills), package, budget=config.prompt.skills, measure=measure)
+    for refused in record.refused:
+        log.warning("skills: %s is refused: %s", Path(config.skills) / refused.file, refused.reason)
+    log.info("skills: prompts show %s", ", ".join(each.file for each in record.given) or "none")
+    return record
+
+
 def _measure(tokenizer: str) -> Measure:
     if not tokenizer:
         return len
@@ -200,50 +246,6 @@ def _measure(tokenizer: str) -> Measure:
         raise ConfigError(f"tokenizer={tokenizer}: no such file")
     loaded = Tokenizer.from_file(tokenizer)
     return lambda text: len(loaded.encode(text).ids)
-
-
-def _log_estimate(config: SearchConfig) -> None:
-    """Says before the first call what the run can cost at most, where prices are known."""
-    prices = _prices(config.policy)
-    if prices is None:
-        return
-    prompt_tokens = config.prompt.length if config.tokenizer else config.prompt.length // 3
-    most = most_dollars(
-        config.budget, prompt_tokens=prompt_tokens, reply_tokens=config.policy.max_tokens, prices=prices
-    )
-    cap = f"; it stops at ${config.budget.dollars:g}" if config.budget.dollars else ""
-    log.info(
-        "this run costs at most about $%.2f (prices of %s)%s", most, config.policy.prices_of or "unknown date", cap
-    )
-
-
-def _prices(config: PolicyConfig) -> Prices | None:
-    if config.prompt_price is None or config.completion_price is None:
-        return None
-    return Prices(config.prompt_price, config.completion_price)
-
-
-@contextlib.asynccontextmanager
-async def _policy(config: PolicyConfig) -> AsyncIterator[ChatModel]:
-    if config.kind == "recipes":
-        yield RecipePolicy()
-        return
-    base_url = config.base_url or os.environ.get("OPENAI_BASE_URL", "")
-    model = config.model or os.environ.get("OPENMLE_MODEL", "")
-    if not base_url or not model:
-        raise ConfigError("policy: set policy.base_url and policy.model, or OPENAI_BASE_URL and OPENMLE_MODEL")
-    async with OpenAIChat(
-        base_url,
-        model=model,
-        api_key=secret_from_environment(config.api_key_variable),
-        temperature=config.temperature,
-        top_p=config.top_p,
-        max_tokens=config.max_tokens,
-        timeout_seconds=config.timeout_seconds,
-        stream=config.stream,
-        prices=_prices(config),
-    ) as endpoint:
-        yield endpoint
 
 
 @contextlib.contextmanager

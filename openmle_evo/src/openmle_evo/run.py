@@ -31,6 +31,9 @@ from openmle_gym.store import CardStore
 from pydantic import JsonValue, ValidationError
 
 from openmle_evo.budget import ModelCall
+from openmle_evo.choice_record import BlendRecord, Considered, Strategy
+from openmle_evo.protocols import FinalPackage
+from openmle_evo.skills import SkillsRecord
 
 
 class RunManifest(Contract):
@@ -54,6 +57,12 @@ class RunManifest(Contract):
     """Installed where programs run, as `name version`."""
     settings: dict[str, JsonValue]
     """The search's settings, without secrets."""
+    protocol: str = "holdout"
+    """On which scores it selects; `self_valid` is on those that programs print themselves."""
+    final_package: FinalPackage | None = None
+    """With `two_package`: where the chosen program is graded."""
+    skills: SkillsRecord = SkillsRecord()
+    """Experience from other tasks: what prompts show, the files that it is from, and those that were refused."""
 
 
 class Standing(Contract):
@@ -84,6 +93,16 @@ class FinalReport(Contract):
     cards: int = 0
     """How many cards the run had when the program was chosen."""
     finished_at: str
+    strategy: Strategy = "best"
+    considered: tuple[Considered, ...] = ()
+    """With `top_k` and `blend`: the programs that could have been chosen, best first by the search."""
+    blend: BlendRecord | None = None
+    """With `blend`: what was found. Where it was chosen, `attempt` is the best program's alone."""
+
+    @property
+    def chosen_blend(self) -> BlendRecord | None:
+        """The blend that was graded; None when it was a program of the search."""
+        return self.blend if self.blend is not None and self.blend.chosen else None
 
 
 Record = TypeVar("Record", bound=Contract)

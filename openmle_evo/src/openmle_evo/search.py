@@ -8,7 +8,7 @@ whole run is a function of its settings: the same attempts in the same order, in
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -20,13 +20,14 @@ from openmle_gym.features import best_card
 from openmle_gym.jobs import Executor, Limits
 from openmle_gym.memory import Measure, Recalled, recall, remembered
 from openmle_gym.prompts import PublicTask, Remaining, Surroundings, build_prompt, summary_prompt
+from openmle_gym.review import Reviewer
 
 from openmle_evo.budget import Ledger, ModelCall, Purpose, clamped_timeout, exhausted, remaining, spent
 from openmle_evo.config import SearchConfig
 from openmle_evo.islands import Islands
+from openmle_evo.protocols import all_seen, decide, seen
 from openmle_evo.randomness import attempt_seed, seeded
 from openmle_evo.run import PendingAttempt, RunDirectory
-from openmle_evo.schedule import choose
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class Search:
     run: RunDirectory
     task: PublicTask
     policy: ChatModel
+    """Answers for every operator that `mixture` does not name."""
     executor: Executor
     """Grades on the validation split; its key, where it has one, can do no more."""
     config: SearchConfig
@@ -46,17 +48,29 @@ class Search:
     measure: Measure = len
     """In what unit the lengths of prompts and memory count."""
     on_card: Callable[[ExperienceCard], None] = lambda card: None
-    _cards: list[ExperienceCard] = field(init=False)
+    mixture: Mapping[Purpose, ChatModel] = field(default_factory=dict)
+    """Who answers for single operators, and writes notes, instead."""
+    _cards: list[ExperienceCard] = field(init=False)  # as seen under the protocol
     _calls: list[ModelCall] = field(init=False)
     _notes: dict[int, str] = field(init=False)
     _islands: Islands = field(init=False)
     _under_way: dict[int, Attempt] = field(init=False)
     _resumed: list[PendingAttempt] = field(init=False)
+    _reviewer: Reviewer = field(init=False)
     _draining: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self._cards = self.run.cards()
+        self._cards = all_seen(self.run.cards(), self.config.protocol)
         self._calls = self.run.calls()
+        reviews = [call for call in self._calls if call.purpose == "review"]
+        self._reviewer = Reviewer(
+            self.config.review,
+            self.task,
+            lambda attempt, messages: self._ask("review", attempt, messages),
+            calls=len(reviews),
+            dollars=sum(call.cost_usd or 0.0 for call in reviews),
+            cards=self._cards,
+        )
         self._notes = self.run.notes()
         self._islands = Islands(self.config.islands, self.config.seed, self._cards)
         self._resumed = self.run.pending()
@@ -112,8 +126,9 @@ class Search:
             reply = await self._ask(attempt.operator, attempt.attempt, prompt)
             self.run.replied(attempt, prompt, reply)
         settings = dataclasses.replace(self.job, timeout_seconds=limits.wall_seconds)
-        card = await evaluate_reply(reply, attempt, executor=self.executor, settings=settings)
+        card = await evaluate_reply(reply, attempt, executor=self.executor, settings=settings, reviewer=self._reviewer)
         self.run.judged(card)
+        card = seen(card, self.config.protocol)
         self._cards.append(card)
         self._islands.commit(card)
         del self._under_way[attempt.attempt]
@@ -136,7 +151,7 @@ class Search:
         if (spent_budget := exhausted(ledger, self.config.budget)) is not None:
             log.info("budget.%s is spent after %d attempts", spent_budget, len(self._cards))
             return None
-        choice = choose(number, self._cards, list(self._under_way.values()), self._islands, self.config)
+        choice = decide(number, self._cards, list(self._under_way.values()), self._islands, self.config)
         attempt = Attempt(
             run_id=self.run.manifest.run_id,
             task=self.run.manifest.task,
@@ -165,6 +180,7 @@ class Search:
             remaining=left,
             packages=self.run.manifest.packages,
             earlier=self._told(recalled),
+            skills=self.run.manifest.skills.text,
         )
         return build_prompt(
             attempt.operator, self.task, parents, around, config=self.config.prompt, measure=self.measure
@@ -191,10 +207,10 @@ class Search:
         clock = asyncio.get_running_loop().time
         started = clock()
         seed = attempt_seed(self.config.seed, attempt)
-        if purpose == "note":
+        if purpose in ("note", "review"):
             seed = seeded(self.config.seed, purpose, attempt).getrandbits(31)
         try:
-            reply = await self.policy.complete(messages, seed=seed)
+            reply = await self.mixture.get(purpose, self.policy).complete(messages, seed=seed)
         except ModelUnavailable as error:
             self._note_call(attempt, purpose, seconds=clock() - started, failure=str(error))
             raise

@@ -1,12 +1,12 @@
 """Talking to whatever answers an operator's prompt."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self
 
 import httpx
-from pydantic import SecretStr, ValidationError
+from pydantic import JsonValue, SecretStr, ValidationError
 
 from openmle_gym.contracts import Contract, ForeignContract
 from openmle_gym.errors import ModelUnavailable
@@ -90,6 +90,7 @@ class OpenAIChat:
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
+        extra: Mapping[str, JsonValue] | None = None,
         timeout_seconds: float = 1500.0,
         patience_seconds: float = 600.0,
         stream: bool = False,
@@ -98,6 +99,8 @@ class OpenAIChat:
     ) -> None:
         """Args:
         base_url: Up to and including `/v1`.
+        extra: Fields of the request beyond the standard, as the server knows them: top_k, min_p,
+            chat_template_kwargs, ...
         timeout_seconds: How long one call may take; with `stream`, how long the endpoint may be silent.
         patience_seconds: How long an endpoint that does not answer, or says that it is overloaded, is asked again.
         """
@@ -107,7 +110,10 @@ class OpenAIChat:
         self._prices = prices
         self._patience_seconds = patience_seconds
         settings = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
-        self._settings = {name: value for name, value in settings.items() if value is not None}
+        self._settings: dict[str, JsonValue] = {
+            **{name: value for name, value in settings.items() if value is not None},
+            **(extra or {}),
+        }
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key.get_secret_value()}"} if api_key else {},
             timeout=httpx.Timeout(timeout_seconds, connect=15.0),

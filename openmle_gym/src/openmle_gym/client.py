@@ -8,13 +8,14 @@ import asyncio
 import uuid
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 import httpx
 from pydantic import SecretStr, ValidationError
 
 from openmle_gym.contracts import ForeignContract
 from openmle_gym.errors import ExecutorUnavailable, JobCancelled, JobLost
-from openmle_gym.jobs import JobRequest, JobResult, JobState, JobView
+from openmle_gym.jobs import SUBMISSION, JobRequest, JobResult, JobState, JobView
 from openmle_gym.retry import retrying
 
 POLL_SECONDS = 20.0
@@ -67,6 +68,11 @@ class JobClient:
             JobLost: The service gave the job up, each time that it was submitted.
             JobCancelled: Somebody else cancelled the job while we waited.
         """
+        _, result = await self._ended(job)
+        return result
+
+    async def _ended(self, job: JobRequest) -> tuple[str, JobResult]:
+        """The id of the job that has a result in the end, and the result."""
         key = job.idempotency_key or uuid.uuid4().hex
         lost = 0
         for submission in range(SUBMISSIONS + REATTACHMENTS):
@@ -75,7 +81,7 @@ class JobClient:
                 continue  # ended so in an earlier life of this run
             view = await self._wait(view)
             if view.result is not None:
-                return view.result
+                return view.job_id, view.result
             if view.status is JobState.CANCELLED:
                 raise JobCancelled(f"job {view.job_id} was cancelled")
             lost += 1
@@ -112,6 +118,16 @@ class JobClient:
         except (ExecutorUnavailable, TimeoutError):
             return
 
+    async def submission(self, job: JobRequest) -> bytes | None:
+        """See `openmle_gym.submissions.SubmissionSource`; raises as `run` does."""
+        job_id, _ = await self._ended(job)
+        return await self.artifact(job_id, SUBMISSION)
+
+    async def artifact(self, job_id: str, name: str) -> bytes | None:
+        """A file that a job's program left; None when it left none, or the service does not keep it any more."""
+        response = await self._send("GET", f"/api/v1/jobs/{job_id}/artifacts/{quote(name, safe='')}", absent=404)
+        return None if response.status_code == 404 else response.content
+
     async def isolation(self) -> str:
         """What holds the programs at the service: `docker`, `bubblewrap` or `process`.
 
@@ -145,10 +161,13 @@ class JobClient:
         *,
         json: dict[str, object] | None = None,
         params: dict[str, float] | None = None,
+        absent: int | None = None,
     ) -> httpx.Response:
+        """The answer, which is not a refusal unless with the status that means `absent`."""
+
         async def call() -> httpx.Response:
             response = await self._http.request(method, path, json=json, params=params)
-            return response.raise_for_status()
+            return response if response.status_code == absent else response.raise_for_status()
 
         return await retrying(
             call,

@@ -14,7 +14,7 @@ from openmle_gym.experience import ExperienceCard, Selection
 from openmle_gym.jobs import Executor, JobRequest, JobResult, Outcome
 from openmle_gym.operators import Operator
 from openmle_gym.program import Program, parse_reply
-from openmle_gym.review import review_program
+from openmle_gym.review import Review, Reviewer, review_program
 
 CARD_LOG_CHARACTERS = 8_000
 """How much of a log's head, and of its tail, a card keeps."""
@@ -44,9 +44,17 @@ class JobSettings:
 
 
 async def evaluate_reply(
-    reply: Completion, attempt: Attempt, *, executor: Executor, settings: JobSettings
+    reply: Completion,
+    attempt: Attempt,
+    *,
+    executor: Executor,
+    settings: JobSettings,
+    reviewer: Reviewer | None = None,
 ) -> ExperienceCard:
     """Judges a reply.
+
+    Args:
+        reviewer: Where a model reviews too; without one, the detectors alone do.
 
     Raises:
         InfrastructureError: The machinery failed; there is no card, and the attempt may be tried again: the job's
@@ -57,13 +65,19 @@ async def evaluate_reply(
     except ReplyError as error:
         result = JobResult(outcome=Outcome.CODE_MISSING, error_signature=error.code, message=str(error))
         return _card(attempt, reply, None, result)
-    return _card(attempt, reply, program, await _judge(program, attempt, executor, settings))
+    review = await reviewer.review(program, attempt.attempt) if reviewer else review_program(program)
+    fail = reviewer.config.fail if reviewer else "fail_closed"
+    if review.verdict == "refused" or (review.verdict == "unknown" and fail == "fail_closed"):
+        result = JobResult(outcome=Outcome.REJECTED, error_signature=review.signature, message=review.message)
+        return _card(attempt, reply, program, result, review)
+    card = _card(attempt, reply, program, await _judge(program, attempt, executor, settings), review)
+    if review.verdict == "unknown" and fail == "unknown" and card.validation is not None:
+        message = f"not valid, as its review is unknown: {review.message}"
+        return card.model_copy(update={"validation": None, "withheld": card.validation, "message": message})
+    return card
 
 
 async def _judge(program: Program, attempt: Attempt, executor: Executor, settings: JobSettings) -> JobResult:
-    review = review_program(program)
-    if not review.accepted:
-        return JobResult(outcome=Outcome.REJECTED, error_signature=review.signature, message=review.message)
     if program.syntax_error is not None:
         return JobResult(
             outcome=Outcome.CODE_EXECUTION_ERROR, error_signature="SyntaxError", message=program.syntax_error
@@ -82,7 +96,9 @@ async def _judge(program: Program, attempt: Attempt, executor: Executor, setting
     )
 
 
-def _card(attempt: Attempt, reply: Completion, program: Program | None, result: JobResult) -> ExperienceCard:
+def _card(
+    attempt: Attempt, reply: Completion, program: Program | None, result: JobResult, review: Review | None = None
+) -> ExperienceCard:
     log = result.run_log.removeprefix(f"{LOG_START}\n").rstrip().removesuffix(LOG_END).rstrip("\n")
     cut = max(len(log) - 2 * CARD_LOG_CHARACTERS, 0)
     return ExperienceCard(
@@ -95,6 +111,7 @@ def _card(attempt: Attempt, reply: Completion, program: Program | None, result: 
         program_id=program.program_id if program else None,
         source=program.source if program else "",
         plan=program.plan if program else reply.text[:CARD_LOG_CHARACTERS],
+        review=review.verdict if review else None,
         outcome=result.outcome,
         validation=result.validation(),
         self_reported=result.self_reported(),

@@ -12,9 +12,12 @@ from openmle_gym.chat import Usage
 from openmle_gym.contracts import Contract
 from openmle_gym.jobs import Outcome
 from openmle_gym.operators import Operator
-from openmle_gym.scores import SelfReportedScore, TestScore, ValidationScore
+from openmle_gym.scores import Provenance, SelfReportedScore, TestScore, ValidationScore
 
 ROOT_ATTEMPT = -1
+
+ReviewVerdict = Literal["accepted", "refused", "unknown"]
+"""What the reward-hack reviewer says of a program."""
 
 
 class Candidate(Contract):
@@ -41,6 +44,8 @@ class Selection(Contract):
     """One phrase: `no valid program yet`, `attempt 3 failed`, `drawn by score, gain and novelty`, ..."""
     committed: int = 0
     """How many cards the run had when this was decided: all that the decision knew."""
+    provenance: Provenance = Provenance.VALIDATION
+    """What kind of score the decision went by: self-reported ones only under the protocol `self_valid`."""
     island: int = 0
     """The island that the parents were drawn from, or that a Draft was made for."""
     weights: tuple[float, float, float] | None = None
@@ -68,8 +73,13 @@ class ExperienceCard(Contract):
     """The whole program; empty when the reply held none."""
     plan: str
     """What the reply said beside the program."""
+    review: ReviewVerdict | None = None
+    """The reviewer's verdict; None when there was no program. `unknown`: a model was to judge and gave no verdict."""
     outcome: Outcome
     validation: ValidationScore | None = None
+    withheld: ValidationScore | None = None
+    """The score of a program whose review is `unknown` under the fail policy `unknown`; `validation` is then None, so
+    the program is not valid: nothing selects, submits or rewards it."""
     test: TestScore | None = None
     """None on every card of a search; only a report of a finished run fills it."""
     self_reported: SelfReportedScore | None = None

@@ -46,7 +46,7 @@ class HiddenSplit(Contract):
     """How the hidden answers fall into a validation and a test half."""
 
     seed: int = 0
-    validation_fraction: float = Field(default=0.5, gt=0, lt=1)
+    validation_fraction: float = Field(default=0.5, ge=0, lt=1)
 
 
 class Provenance(Contract):

@@ -74,6 +74,8 @@ def _limit_that_stopped(run: RunResult) -> str | None:
         return "oom"
     if run.too_many_processes:
         return "too_many_processes"
+    if run.disk_full:
+        return "disk_full"
     if run.signal == _SIGXFSZ:
         return "file_too_large"
     said = failure_text(run.log.text)

@@ -12,7 +12,7 @@ from openmle_gym.errors import OpenMLEError, StoreError
 
 from sandbox_service.store import JobStore
 
-CALLS_PER_TRANSACTION = 256
+TURNS_PER_TRANSACTION = 64
 
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -32,7 +32,8 @@ class StoreThread:
         store: Owned from here on.
         """
         self._store = store
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._made: list[_Call] = []  # in this turn of the loop
+        self._turns: queue.SimpleQueue[list[_Call] | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._serve, name="job-store", daemon=True)
         self._thread.start()
@@ -46,23 +47,29 @@ class StoreThread:
             StoreError: SQLite failed; nothing was changed.
         """
         answer = self._loop.create_future()
-        self._calls.put(_Call(operation=operation, answer=answer))
+        if not self._made:
+            self._loop.call_soon(self._hand_over)  # at the end of the turn, so that its calls share a transaction
+        self._made.append(_Call(operation=operation, answer=answer))
         return await answer
+
+    def _hand_over(self) -> None:
+        self._turns.put(self._made)
+        self._made = []
 
     async def close(self) -> None:
         """Ends the thread after the calls made so far, and closes the store."""
-        self._calls.put(None)
+        self._hand_over()
+        self._turns.put(None)
         await asyncio.to_thread(self._thread.join)
         self._store.close()
 
     def _serve(self) -> None:
-        closing = False
-        while not closing:
-            calls = [self._calls.get()]
-            while calls[-1] is not None and len(calls) < CALLS_PER_TRANSACTION and not self._calls.empty():
-                calls.append(self._calls.get())
-            closing = calls[-1] is None
-            batch = [call for call in calls if call is not None]
+        turns: list[list[_Call] | None] = []
+        while None not in turns:
+            turns = [self._turns.get()]
+            while None not in turns and len(turns) < TURNS_PER_TRANSACTION and not self._turns.empty():
+                turns.append(self._turns.get())
+            batch = [call for turn in turns if turn is not None for call in turn]
             self._loop.call_soon_threadsafe(_answer, batch, self._carry_out(batch))
 
     def _carry_out(self, batch: list[_Call]) -> list[object]:

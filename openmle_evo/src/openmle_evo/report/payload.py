@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card, by_operator, by_outcome, gain, method_family, new_bests
 
+from openmle_evo.protocols import all_seen
 from openmle_evo.reading import RunFacts
 
 PROGRAMS_BYTES = 8_000_000
@@ -61,9 +62,12 @@ def _limit(texts: Sequence[str], most: int, budget_bytes: int) -> int:
 
 def page_payload(facts: RunFacts) -> dict[str, Any]:
     """Everything that the page shows."""
-    cards = facts.cards
+    cards = all_seen(facts.cards, facts.manifest.protocol)
     limits = fit(cards)
     attempts = _attempts(cards, limits)
+    if facts.manifest.protocol == "self_valid":
+        for attempt, card in zip(attempts, facts.cards, strict=True):
+            attempt["measured"] = card.validation.model_dump() if card.validation else None
     best = best_card(cards)
     usage = facts.usage
     costs = [card.cost_usd for card in cards if card.cost_usd is not None]

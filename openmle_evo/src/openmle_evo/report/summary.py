@@ -1,6 +1,7 @@
 """The summary for the terminal."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from openmle_gym.experience import ExperienceCard
@@ -10,10 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from openmle_evo.protocols import all_seen
 from openmle_evo.reading import RunFacts, read_run
 from openmle_evo.run import FinalReport, Standing
 
 _ROWS = 10
+_PROTOCOLS = {
+    "two_package": "searched on one package, graded on another",
+    "self_valid": "selected on the scores that programs print themselves",
+}
 
 
 def print_summary(run: Path, console: Console) -> None:
@@ -26,9 +32,12 @@ def print_summary(run: Path, console: Console) -> None:
     manifest = facts.manifest
     direction = "higher" if manifest.metric.higher_is_better else "lower"
     console.print(_plain(f"{manifest.title or manifest.task}: {manifest.metric.name}, {direction} is better"))
+    if manifest.protocol != "holdout":
+        console.print(_plain(f"Protocol    {manifest.protocol}: {_PROTOCOLS[manifest.protocol]}"))
     if facts.cards:
-        console.print(_progress(facts))
-        console.print(_operators(facts.cards))
+        seen = replace(facts, cards=tuple(all_seen(facts.cards, manifest.protocol)))
+        console.print(_progress(seen))
+        console.print(_operators(seen.cards))
     for name, value in _lines(facts):
         console.print(_plain(f"{name:<12}{value}"), soft_wrap=True)
 
@@ -39,7 +48,8 @@ def _plain(text: str) -> Text:
 
 
 def _progress(facts: RunFacts) -> Table:
-    table = Table(title="Best validation score", title_justify="left")
+    kind = "self-reported" if facts.manifest.protocol == "self_valid" else "validation"
+    table = Table(title=f"Best {kind} score", title_justify="left")
     for heading in ("attempts finished", "attempt", "operator", facts.manifest.metric.name):
         table.add_column(_plain(heading), justify="left" if heading == "operator" else "right")
     bests = new_bests(facts.cards)
@@ -82,6 +92,7 @@ def _lines(facts: RunFacts) -> list[tuple[str, str]]:
     report = facts.path / "report.html"
     return [
         ("Test", _test(facts.final)),
+        *_considered(facts.final),
         ("Leaderboard", _leaderboard(facts.final)),
         ("Seconds", ", ".join(f"{value:.1f} {name}" for name, value in seconds._asdict().items())),
         (
@@ -99,8 +110,32 @@ def _test(final: FinalReport | None) -> str:
         return "not graded on test yet"
     sample = _score(final.sample_submission) if final.sample_submission else "refused by the metric"
     if final.test is None:
-        return f"attempt {final.attempt} failed when it was graded on test: {final.message}; sample submission {sample}"
-    return f"{_score(final.test)} by attempt {final.attempt}; sample submission {sample}"
+        return f"{_program(final)} failed when it was graded on test: {final.message}; sample submission {sample}"
+    return f"{_score(final.test)} by {_program(final)}; sample submission {sample}"
+
+
+def _program(final: FinalReport) -> str:
+    if final.chosen_blend is None:
+        return f"attempt {final.attempt}"
+    parts = (f"attempt {part.attempt} ({part.weight:.0%})" for part in final.chosen_blend.parts)
+    return f"a blend of {', '.join(parts)}"
+
+
+def _considered(final: FinalReport | None) -> list[tuple[str, str]]:
+    """What the final choice was between, where it was not simply the best."""
+    if final is None:
+        return []
+    lines = []
+    for each in final.considered:
+        mean = _score(each.mean) if each.mean else "none, one failed"
+        again = f"; of {len(each.repeats)} repeats mean {mean}; best {_score(each.best)}" if each.repeats else ""
+        lines.append(("Considered", f"attempt {each.attempt}: {_score(each.first)} in the search{again}"))
+    if final.blend is not None:
+        blend = final.blend
+        told = f"{'chosen' if blend.chosen else blend.message}; {blend.jobs} blends scored"
+        scores = f"; combined {_score(blend.fitted)}, as one program {_score(blend.whole)}" if blend.parts else ""
+        lines.append(("Blend", f"{told}{scores}"))
+    return lines
 
 
 def _leaderboard(final: FinalReport | None) -> str:

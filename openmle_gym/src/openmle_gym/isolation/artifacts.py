@@ -18,11 +18,11 @@ _LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
 """Of a link, a folder that is none, and a socket."""
 
 
-def read_artifact(root: Path, name: str, max_bytes: int) -> Artifact:
+def read_artifact(root: Path | int, name: str, max_bytes: int) -> Artifact:
     """Reads the file `name` in `root`, or says why not; never raises for what the program did.
 
     Args:
-        root: The folder. Its path is ours: only its last part may have been in the program's hands.
+        root: The folder, or a descriptor of it. Its path is ours: only its last part may have been in the program's hands.
         name: A plain file name, or a relative path with `/` and without `..`.
         max_bytes: A longer file is refused, not cut.
     """
@@ -31,7 +31,8 @@ def read_artifact(root: Path, name: str, max_bytes: int) -> Artifact:
         return Artifact(refusal="missing")  # no file in a folder can have such a name
     opened: list[int] = []
     try:
-        opened.append(os.open(root, _OPEN | os.O_DIRECTORY))
+        path, folder = (".", root) if isinstance(root, int) else (root, None)
+        opened.append(os.open(path, _OPEN | os.O_DIRECTORY, dir_fd=folder))
         for part in parts[:-1]:
             opened.append(os.open(part, _OPEN | os.O_DIRECTORY, dir_fd=opened[-1]))
         opened.append(os.open(parts[-1], _OPEN, dir_fd=opened[-1]))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openmle_gym.errors import RunnerUnavailable
+from openmle_gym.isolation.disk import mount_memory
 from openmle_gym.isolation.local import local_rlimits, require_linux, run_local, tasks_counted_already, unused_user
 from openmle_gym.isolation.runner import Isolation, RunResult, RunSpec
 from openmle_gym.isolation.seccomp import bpf_filter, supported
@@ -17,6 +18,7 @@ from openmle_gym.isolation.view import (
     SHARED_MEMORY,
     TMP,
     WORK,
+    memory_mounts,
     python_inside,
     system_links,
     system_mounts,
@@ -42,8 +44,13 @@ class BubblewrapRunner:
     a folder of its own), the network, all other processes, the kernel's riskier system calls, processes, wall clock.
 
     What is not: memory is watched and not counted by the kernel, so a program can overshoot for a moment, and one
-    that sets out to hide memory (memfd, unmapped shared pages) can; the working directory has no quota, only each file
-    a largest size; CPU time is not divided. For programs of an adversary use Docker.
+    that sets out to hide memory (memfd, unmapped shared pages) can; CPU time is not divided. For programs of an
+    adversary use Docker.
+
+    The program's own file systems, the working directory included, are memory of limited size and number of files, and
+    count as its memory. Where we are not root, the working directory is an ordinary folder that is looked at some
+    times a second, so that a program can write more for a moment, and hide what it writes (`until_over`); the number of
+    files in the other file systems is limited then by memory that no one counts, about 1 KiB of the kernel's each.
     """
 
     isolation = Isolation.BUBBLEWRAP
@@ -82,7 +89,7 @@ class BubblewrapRunner:
                     isolation=self.isolation,
                     environment=program_environment(spec, home=WORK, tmp=TMP, inputs=INPUTS_FOLDER, python=python),
                     descriptors=(seccomp,),
-                    tmpfs=(TMP, SHARED_MEMORY),
+                    tmpfs=memory_mounts(place),
                 )
             finally:
                 os.close(seccomp)
@@ -118,7 +125,8 @@ def _sandbox(spec: RunSpec, place: Workspace, uid: int | None) -> Iterator[str]:
     if uid is None:
         yield from ("--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY))
     else:
-        yield from ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")  # the supervisor's, to become the user
+        for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # the supervisor's, to become the user
+            yield from ("--cap-add", capability)
 
     for link in system_links():
         yield from ("--symlink", *link)
@@ -127,7 +135,13 @@ def _sandbox(spec: RunSpec, place: Workspace, uid: int | None) -> Iterator[str]:
     yield from ("--proc", "/proc", "--dev", "/dev")
     shared = min(spec.limits.memory_bytes // 2, spec.limits.disk_bytes)
     for mount, size in ((TMP, spec.limits.disk_bytes), (SHARED_MEMORY, shared)):
-        yield from ("--perms", "1777", "--size", str(size), "--tmpfs", mount)
+        # Where we can we mount it ourselves: bubblewrap has no option for the number of files.
+        ours = place.root / mount.replace("/", "-").lstrip("-")
+        ours.mkdir()
+        if mount_memory(ours, size, user=0, mode=0o1777):
+            yield from ("--bind", str(ours), mount)
+        else:
+            yield from ("--perms", "1777", "--size", str(size), "--tmpfs", mount)
     yield from ("--bind", str(place.work), WORK, "--dir", INPUTS_FOLDER)
     for name, source in place.inputs.items():
         yield from _shown(source, f"{INPUTS_FOLDER}/{name}")

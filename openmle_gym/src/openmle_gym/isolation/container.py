@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openmle_gym.isolation.disk import MOST_INODES
 from openmle_gym.isolation.logs import record_bytes
 from openmle_gym.isolation.runner import GpuGrant, RunSpec
 from openmle_gym.isolation.seccomp import docker_profile
@@ -11,8 +12,6 @@ from openmle_gym.isolation.workspace import SUPERVISOR, Workspace, expanded, pro
 
 MANAGED_LABEL = "openmle.managed"
 """On every container of ours, with the value 1."""
-MOST_INODES = 65536
-"""Files and folders in the temporary file system."""
 _PYTHON, _WORK, _INPUTS, _TMP = "/opt/venv/bin/python", "/work", "/inputs", "/tmp"
 _SUPERVISOR, _RECORD = "/openmle/supervisor.py", "/openmle/record"
 _VRAM_HOOK, _VRAM_HOOK_FOLDER = Path(__file__).with_name("vram_hook.py"), "/openmle/gpu"

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from openmle_gym.errors import RunnerUnavailable
 from openmle_gym.isolation.container import container_request
+from openmle_gym.isolation.disk import until_over
 from openmle_gym.isolation.logs import Record, read_record
 from openmle_gym.isolation.runner import GpuUse, Isolation, RunResult, RunSpec
-from openmle_gym.isolation.workspace import Workspace, finish, prove, read_artifacts, workspace
+from openmle_gym.isolation.workspace import Workspace, finish, let_go, prove, read_artifacts, workspace
 from openmle_gym.jobs import MIB
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Watched(NamedTuple):
 
     timed_out: bool = False
     over_vram: bool = False
+    over_disk: bool = False
     peak_vram_bytes: int | None = None
 
 
@@ -63,7 +65,7 @@ def program_end(record: Record, state: State, watched: Watched) -> End:
     Raises:
         RunnerUnavailable: The container was killed from outside, or the supervisor never started the program.
     """
-    if watched.timed_out or watched.over_vram:
+    if watched.timed_out or watched.over_vram or watched.over_disk:
         return End(None, 9)
     if record.exit_code is not None or record.signal is not None:
         return End(record.exit_code, record.signal)
@@ -82,8 +84,12 @@ class DockerRunner:
     What is covered: everything that `RunSpec` says, enforced by the kernel: no network, memory without swap, processes,
     CPU time, a read-only root, no capabilities, an allow-list of system calls, an unprivileged user.
 
-    What is not: the working directory has no quota, only each file a largest size; the program can learn the host's
-    memory size and the paths of its mounts; whoever runs this must be allowed to use the engine, which is as good as root.
+    What is not: the program can learn the host's memory size and the paths of its mounts; whoever runs this must be
+    allowed to use the engine, which is as good as root.
+
+    The working directory is memory of limited size and number of files, which counts as the program's. Where we are not
+    root it is an ordinary folder that is looked at some times a second, so that a program can write more for a moment,
+    and hide what it writes (`until_over`).
     """
 
     isolation = Isolation.DOCKER
@@ -95,7 +101,7 @@ class DockerRunner:
             image: Present on the engine, with Python 3.11 or newer at /opt/venv/bin/python.
             runtime: The engine's name of another container runtime, such as `runsc`; None is its default.
             base_url: The engine's address; None reads the DOCKER_* variables, else the local socket. The engine must
-                see this machine's temporary folder under the same path.
+                see this machine's temporary folder under the same path, and if we are root what we mount there.
             starts: Containers that are started at once; 0 is twice this machine's cores. More make each one slower and
                 none faster.
         """
@@ -125,7 +131,7 @@ class DockerRunner:
                 async with self._starts:
                     await self._call(lambda: self._start(name, spec, place, f"{uid}:{gid}"))
                 began = time.monotonic()
-                watched = await self._watch(name, spec)
+                watched = await self._watch(name, spec, place)
                 wall_seconds = time.monotonic() - began
                 state = await self._call(lambda: self._state(name))
             finally:
@@ -143,6 +149,7 @@ class DockerRunner:
             signal=end.signal,
             timed_out=watched.timed_out,
             out_of_memory=state.out_of_memory,
+            disk_full=watched.over_disk,
             gpu=None
             if spec.gpu is None
             else GpuUse(
@@ -150,7 +157,7 @@ class DockerRunner:
             ),
             wall_seconds=wall_seconds,
             log=record.log,
-            artifacts=await read_artifacts(spec, place.work),
+            artifacts=await read_artifacts(spec, place),
             isolation=self.isolation,
             warnings=("a process was killed at the memory limit, and the program went on",) if survived else (),
         )
@@ -223,9 +230,10 @@ class DockerRunner:
                     f" toolkit on the engine's machine ({error.explanation})"
                 ) from error
             raise
+        let_go(place)
 
-    async def _watch(self, name: str, spec: RunSpec) -> Watched:
-        """Waits for a container's death, and brings it about when it goes over its time or its share of the GPU."""
+    async def _watch(self, name: str, spec: RunSpec, place: Workspace) -> Watched:
+        """Waits for a container's death, and brings it about when it goes over its time, or its share of GPU or disk."""
         loop = asyncio.get_running_loop()
         engine, wall_seconds = self._engine(), spec.limits.wall_seconds
         waiting = loop.run_in_executor(
@@ -235,15 +243,23 @@ class DockerRunner:
         waiting.add_done_callback(lambda future: None if future.cancelled() else future.exception())
         deadline = loop.time() + wall_seconds
         peak: int | None = None
-        over_vram = False
-        while not (waiting.done() or over_vram or loop.time() >= deadline):
-            left = deadline - loop.time()
-            if spec.gpu is None or spec.gpu.used_bytes is None:
-                await asyncio.wait({waiting}, timeout=left)
-            else:
-                await asyncio.wait({waiting}, timeout=min(left, _VRAM_LOOK_SECONDS))
-                peak = max(peak or 0, await asyncio.to_thread(spec.gpu.used_bytes))
-                over_vram = not waiting.done() and peak > spec.gpu.vram_bytes + _VRAM_GRACE_BYTES
+        over_vram = over_disk = False
+        filling: set[asyncio.Task[None]] = set()
+        if place.watched_bytes is not None:
+            filling.add(asyncio.create_task(until_over(place.work, place.watched_bytes)))
+        try:
+            while not (waiting.done() or over_vram or over_disk or loop.time() >= deadline):
+                left = deadline - loop.time()
+                if spec.gpu is None or spec.gpu.used_bytes is None:
+                    await asyncio.wait({waiting, *filling}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.wait({waiting}, timeout=min(left, _VRAM_LOOK_SECONDS))
+                    peak = max(peak or 0, await asyncio.to_thread(spec.gpu.used_bytes))
+                    over_vram = not waiting.done() and peak > spec.gpu.vram_bytes + _VRAM_GRACE_BYTES
+                over_disk = any(task.done() for task in filling)
+        finally:
+            for task in filling:
+                task.cancel()
         killed = False
         if not waiting.done():
             killed = await self._call(lambda: self._kill(name))
@@ -254,7 +270,12 @@ class DockerRunner:
             waiting.result()
         except _engine_errors() as error:
             raise RunnerUnavailable(f"docker: lost container {name}: {error}") from error
-        return Watched(timed_out=killed and not over_vram, over_vram=killed and over_vram, peak_vram_bytes=peak)
+        return Watched(
+            timed_out=killed and not (over_vram or over_disk),
+            over_vram=killed and over_vram,
+            over_disk=killed and over_disk,
+            peak_vram_bytes=peak,
+        )
 
     def _kill(self, name: str) -> bool:
         """False when it was dead already."""

@@ -17,9 +17,10 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from openmle_gym.errors import RunnerUnavailable
+from openmle_gym.isolation.disk import until_over
 from openmle_gym.isolation.logs import has_started, read_record
 from openmle_gym.isolation.runner import Isolation, RunResult, RunSpec
-from openmle_gym.isolation.workspace import Workspace, finish, read_artifacts
+from openmle_gym.isolation.workspace import PAGE_BYTES, Workspace, finish, let_go, read_artifacts
 from openmle_gym.jobs import MIB, Limits
 
 LOOK_SECONDS = 0.05
@@ -28,7 +29,6 @@ STUBBORN_SECONDS = 5.0
 """After this the supervisor itself is killed too."""
 _UNUSED_USERS = range(0x7000_0000, 0x7FFF_FFFE)
 """Host users that nothing hands out (systemd's list of UID ranges)."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage(NamedTuple):
@@ -45,6 +45,7 @@ class _Kill(Enum):
     WALL_CLOCK = auto()
     MEMORY = auto()
     TASKS = auto()
+    DISK = auto()
 
 
 def require_linux() -> None:
@@ -144,7 +145,7 @@ def _proportional_share(pid: int) -> _Share:
 def resident_bytes(pid: int) -> int:
     """Pages of a process that are in memory, shared ones too; FileNotFoundError or ProcessLookupError when it is gone."""
     with open(f"/proc/{pid}/statm") as statm:
-        return int(statm.read().split()[1]) * _PAGE_BYTES
+        return int(statm.read().split()[1]) * PAGE_BYTES
 
 
 def local_rlimits(limits: Limits, *, tasks: int) -> dict[str, int]:
@@ -249,7 +250,7 @@ async def see_through(
     began = time.monotonic()
     exited = _exit_future(supervised.descriptor)
     try:
-        kill = await _watch(supervised.pid, exited, spec.limits, place.record, began, tmpfs, shared_with)
+        kill = await _watch(supervised.pid, exited, spec.limits, place, began, tmpfs, shared_with)
     finally:
         await finish(_stop(supervised, exited))
     wall_seconds = time.monotonic() - began
@@ -271,9 +272,10 @@ async def see_through(
         timed_out=kill is _Kill.WALL_CLOCK,
         out_of_memory=kill is _Kill.MEMORY,
         too_many_processes=kill is _Kill.TASKS,
+        disk_full=kill is _Kill.DISK,
         wall_seconds=wall_seconds,
         log=record.log,
-        artifacts=await read_artifacts(spec, place.work),
+        artifacts=await read_artifacts(spec, place),
         isolation=isolation,
         warnings=warnings,
     )
@@ -327,27 +329,38 @@ async def _watch(
     pid: int,
     exited: asyncio.Future[None],
     limits: Limits,
-    record: int,
+    place: Workspace,
     began: float,
     tmpfs: Sequence[str],
     shared_with: int | None,
 ) -> _Kill | None:
     """Returns when the run has ended by itself, with None, or has to be ended."""
     deadline = began + limits.wall_seconds
-    while True:
-        await asyncio.wait({exited}, timeout=max(0.0, min(LOOK_SECONDS, deadline - time.monotonic())))
-        if exited.done():
-            return None
-        if time.monotonic() >= deadline:
-            return _Kill.WALL_CLOCK
-        # Until the program starts, the tree below is still on the host's own file systems.
-        if not has_started(record):
-            continue
-        used = usage(descendants(pid), tmpfs, limits.memory_bytes, shared_with=shared_with)
-        if used.memory_bytes > limits.memory_bytes:
-            return _Kill.MEMORY
-        if used.tasks > limits.processes + 1:  # a supervisor may be among them
-            return _Kill.TASKS
+    started = False
+    over = None if place.watched_bytes is None else asyncio.create_task(until_over(place.work, place.watched_bytes))
+    try:
+        while True:
+            await asyncio.wait({exited}, timeout=max(0.0, min(LOOK_SECONDS, deadline - time.monotonic())))
+            if exited.done():
+                return None
+            if time.monotonic() >= deadline:
+                return _Kill.WALL_CLOCK
+            if over is not None and over.done():
+                return _Kill.DISK
+            # Until the program starts, the tree below is still on the host's own file systems.
+            if not started:
+                if not has_started(place.record):
+                    continue
+                started = True
+                await finish(asyncio.to_thread(let_go, place))
+            used = usage(descendants(pid), tmpfs, limits.memory_bytes, shared_with=shared_with)
+            if used.memory_bytes > limits.memory_bytes:
+                return _Kill.MEMORY
+            if used.tasks > limits.processes + 1:  # a supervisor may be among them
+                return _Kill.TASKS
+    finally:
+        if over is not None:
+            over.cancel()
 
 
 async def _stop(supervised: Supervised, exited: asyncio.Future[None]) -> None:

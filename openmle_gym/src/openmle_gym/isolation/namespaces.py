@@ -14,7 +14,8 @@ CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_SLAVE = 2, 4, 8, 0x1000, 0x4000, 0x80000
 _MNT_DETACH = 2
-_MOUNT_SETATTR = 442
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV = 1, 2, 4
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 24, 22, 38
@@ -67,6 +68,19 @@ def mount(kind: str, target: str, options: str = "", *, executable: bool = True)
 def bind(source: str, target: str) -> None:
     """Shows a file or folder, with all that is mounted below it, at a second place."""
     _call(f"bind {source}", _LIBC.mount(os.fsencode(source), os.fsencode(target), None, _MS_BIND | _MS_REC, None))
+
+
+def copy_mount(path: str) -> int:
+    """A descriptor of a second mount of the same file system, for a process in another namespace to `attach`."""
+    descriptor = _LIBC.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), _OPEN_TREE_CLONE | os.O_CLOEXEC)
+    _call(f"open_tree {path}", descriptor)
+    return descriptor
+
+
+def attach(descriptor: int, target: str) -> None:
+    """Puts a mount of `copy_mount` at a place, once."""
+    result = _LIBC.syscall(_MOVE_MOUNT, descriptor, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+    _call(f"move_mount {target}", result)
 
 
 def receive_only() -> None:

@@ -21,11 +21,12 @@ WARNING = "not isolated: the program ran as this user, with its files and its ne
 class ProcessRunner:
     """The weakest runner, for machines that offer nothing better and programs that somebody trusts.
 
-    What is covered: wall clock, memory (by a watchdog), processes, the size of a file, the log, a scrubbed
+    What is covered: wall clock, memory (by a watchdog), processes, the size of a file and of the working directory
+    (by `until_over`, which sees not all), the log, a scrubbed
     environment, inputs that are copies, and the death of everything that the program started, `setsid` or not.
 
-    What is not: every file that this user can read or write, answers included, the network, other processes of this
-    user, and a program that kills its supervisor on purpose.
+    What is not: every file that this user can read or write, answers included, the temporary folder's size, the
+    network, other processes of this user, and a program that kills its supervisor on purpose.
     """
 
     isolation = Isolation.PROCESS
@@ -46,7 +47,7 @@ class ProcessRunner:
 
     async def run(self, spec: RunSpec) -> RunResult:
         """See `Runner`."""
-        async with workspace(spec, uid=None, copy_inputs=True) as place:
+        async with workspace(spec, uid=None, on_host=True) as place:
             inputs, tmp = str(place.root / "inputs"), place.root / "tmp"
             tmp.mkdir()
             argv = tuple(expanded(word, python=sys.executable, inputs=inputs) for word in spec.argv)

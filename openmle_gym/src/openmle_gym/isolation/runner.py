@@ -113,6 +113,9 @@ class RunResult:
     """It, or one of its processes, was killed at `Limits.memory_bytes`."""
     too_many_processes: bool = False
     """We killed it at `Limits.processes`."""
+    disk_full: bool = False
+    """We killed it because its working directory held more than `Limits.disk_bytes`, or too many files; where the
+    kernel keeps that limit, the program's own call fails instead."""
     gpu: GpuUse | None = None
     """None for a run without a GPU."""
     wall_seconds: float

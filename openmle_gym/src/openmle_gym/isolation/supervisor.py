@@ -9,7 +9,7 @@ standard library, started as ``python -I -S supervisor.py KEY=VALUE... -- ARGV..
     uid          become this user and group first
     control      1: stdin is a pipe from the runner; a byte or its end means "kill all and go"
     subreaper    1: adopt the program's orphans and kill them at the end (else a PID namespace does that)
-    hide_root    1: the program shall not be able to list /
+    hide_root    1: the program shall not be able to list /, or to write where the record is, a folder in /
 
 The record is written as things happen, so it tells the truth even if everything here is killed at any moment:
 a header (output bytes so far, wait status, phase), the first half of the budget, and a ring of the other half.
@@ -28,10 +28,11 @@ HEADER = struct.Struct("<QiB")
 """Output bytes so far, wait status of the program, phase."""
 PREPARED, STARTED, ENDED = 0, 1, 2
 CHUNK_BYTES = 65536
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 4, 24, 36
+CAPABILITY_VERSION_3 = 0x20080522
 LIBC = ctypes.CDLL(None)
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
-LANDLOCK_READ_DIR, LANDLOCK_REFER = 1 << 3, 1 << 13
+LANDLOCK_WRITE_FILE, LANDLOCK_READ_DIR, LANDLOCK_REFER, LANDLOCK_TRUNCATE = 1 << 1, 1 << 3, 1 << 13, 1 << 14
 
 
 class Record:
@@ -60,19 +61,26 @@ class Record:
         self.write_header(0, STARTED)
 
 
-def hide_root() -> None:
+def hide_root(ours: str) -> None:
     """Lets this process list every folder but /, where the kernel can do that (Landlock, its second version).
 
     A program that searches from / would else follow /proc/self/root in circles until its time is up.
+
+    Args:
+        ours: A folder in / where it may not write either, though it may be the owner of a file there; before Landlock's
+            third version it may still cut such a file short.
     """
     call = LIBC.syscall
-    if call(LANDLOCK_CREATE_RULESET, None, 0, 1) < 2:
+    version = call(LANDLOCK_CREATE_RULESET, None, 0, 1)
+    if version < 2:
         return
     # Moving files between folders has to be allowed by name; it is denied as soon as any rule is in force.
-    rights = LANDLOCK_READ_DIR | LANDLOCK_REFER
-    rules = call(LANDLOCK_CREATE_RULESET, struct.pack("=Q", rights), 8, 0)
+    reading = LANDLOCK_READ_DIR | LANDLOCK_REFER
+    writing = LANDLOCK_WRITE_FILE | (LANDLOCK_TRUNCATE if version >= 3 else 0)
+    rules = call(LANDLOCK_CREATE_RULESET, struct.pack("=Q", reading | writing), 8, 0)
     for entry in os.scandir("/"):
         if entry.is_dir(follow_symlinks=False):
+            rights = reading if entry.path == ours else reading | writing
             folder = os.open(entry.path, os.O_PATH | os.O_CLOEXEC)
             call(LANDLOCK_ADD_RULE, rules, 1, struct.pack("=Qi", rights, folder), 0)
             os.close(folder)
@@ -80,8 +88,24 @@ def hide_root() -> None:
     os.close(rules)
 
 
-def enter_program(rlimits: dict[str, int], output: int, *, root_hidden: bool) -> None:
-    """Makes the process that calls it the program's: a session, streams and limits of its own."""
+def become_user(user: int) -> None:
+    """Becomes a user and group without any power, nor the means to inherit one."""
+    capability = 0
+    while LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+        capability += 1
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    if LIBC.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(24)) != 0:
+        raise OSError("capset")
+
+
+def enter_program(rlimits: dict[str, int], output: int, *, ours: str | None) -> None:
+    """Makes the process that calls it the program's: a session, streams and limits of its own.
+
+    Args:
+        ours: See `hide_root`; None leaves / open.
+    """
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
@@ -89,8 +113,8 @@ def enter_program(rlimits: dict[str, int], output: int, *, root_hidden: bool) ->
     LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # else it may not write to its own /proc
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as preference:
         preference.write("1000")  # if the machine runs short, the program goes first
-    if root_hidden:
-        hide_root()
+    if ours is not None:
+        hide_root(ours)
     for name, value in rlimits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
@@ -110,13 +134,13 @@ def execute(argv: list[str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def start_program(argv: list[str], rlimits: dict[str, int], output: int, *, root_hidden: bool) -> int:
+def start_program(argv: list[str], rlimits: dict[str, int], output: int, *, ours: str | None) -> int:
     """Forks the program into a session of its own; its PID, which is also its process group."""
     child = os.fork()
     if child:
         return child
     try:
-        enter_program(rlimits, output, root_hidden=root_hidden)
+        enter_program(rlimits, output, ours=ours)
     except OSError as error:
         os.write(2, f"cannot prepare {argv[0]!r}: {error.strerror}\n".encode())
         os._exit(126)
@@ -220,10 +244,7 @@ def main() -> int:
     descriptor = int(target) if target.isdigit() else os.open(target, os.O_WRONLY)
     os.set_inheritable(descriptor, False)
     if "uid" in settings:
-        user = int(settings["uid"])
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        become_user(int(settings["uid"]))
     # Else the program, which has our user, could reach our descriptors through /proc.
     LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     if subreaper:
@@ -231,7 +252,8 @@ def main() -> int:
 
     record = Record(descriptor, int(settings["log_bytes"]))
     output, output_write = os.pipe()
-    program = start_program(argv, rlimits, output_write, root_hidden="hide_root" in settings)
+    ours = os.path.dirname(target) if "hide_root" in settings else None
+    program = start_program(argv, rlimits, output_write, ours=ours)
     os.close(output_write)
     status = see_through(program, output, record, control=0 if controlled else None, subreaper=subreaper)
     if status is None:

@@ -62,5 +62,10 @@ def write_user_files(place: Workspace, uid: int | None) -> Iterator[Shown]:
         yield Shown(str(file), f"/etc/{file.name}")
 
 
+def memory_mounts(place: Workspace) -> tuple[str, ...]:
+    """Where the program sees memory file systems of its own."""
+    return (TMP, SHARED_MEMORY) if place.watched_bytes is not None else (TMP, SHARED_MEMORY, WORK)
+
+
 def _in_virtual_environment() -> bool:
     return sys.prefix != sys.base_prefix

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from openmle_gym.errors import RunnerUnavailable
 from openmle_gym.isolation.artifacts import read_artifact
+from openmle_gym.isolation.disk import mount_memory, unmount_below
 from openmle_gym.isolation.logs import read_record, record_bytes
 from openmle_gym.isolation.runner import INPUTS, PYTHON, Artifact, BoundedLog, Runner, RunSpec
 from openmle_gym.jobs import Limits
@@ -24,6 +25,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _OLD_CPU_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 """On CPUs that OpenBLAS does not recognise it crashes, or computes nonsense, without these; so they pass through."""
@@ -36,11 +38,15 @@ class Workspace:
     root: Path
     """Private to us; holds the rest."""
     work: Path
-    """The program's working directory."""
+    """The program's working directory; empty once `let_go` has unmounted it."""
+    folder: int
+    """Descriptor of `work`, which stays good."""
     inputs: Mapping[str, Path]
     """By name; a copy, where the program's user could not read the original or could write to it."""
     record: int
     """Descriptor of the record file, `root / "record"`."""
+    watched_bytes: int | None
+    """What `work` may hold, where somebody has to look; None where it is a memory file system, which the kernel limits."""
 
 
 async def finish(work: Awaitable[T]) -> T:
@@ -59,32 +65,35 @@ async def finish(work: Awaitable[T]) -> T:
 
 
 @asynccontextmanager
-async def workspace(spec: RunSpec, *, uid: int | None, copy_inputs: bool = False) -> AsyncIterator[Workspace]:
+async def workspace(spec: RunSpec, *, uid: int | None, on_host: bool = False) -> AsyncIterator[Workspace]:
     """Makes a workspace, and removes it whatever the program did to it.
+
+    As root the working directory is a mount, which the runner unmounts here as soon as the program has it (`let_go`):
+    then a kill of this very process leaves no memory in use.
 
     Args:
         uid: The program's user and group on the host; None when that is ours.
-        copy_inputs: Whether to copy all inputs, because nothing else would keep the program from writing to them.
+        on_host: Whether the program sees the host's file system: then inputs are copied, because nothing else would
+            keep it from writing to them, and the working directory is an ordinary folder.
 
     Raises:
         RunnerUnavailable: The disk is full, an input does not exist, and the like.
     """
     root = Path(tempfile.mkdtemp(prefix="openmle-run-"))
-    record = -1
+    opened: list[int] = []
     try:
         try:
-            record = os.open(root / "record", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            inputs = await finish(asyncio.to_thread(_fill, root, record, spec, uid, copy_inputs))
+            place = await finish(asyncio.to_thread(_fill, root, opened, spec, uid, on_host))
         except OSError as error:
             raise RunnerUnavailable(f"cannot prepare a run in {root}: {error}") from error
         if spec.on_log is not None:
             spec.on_log(lambda: _log_so_far(root / "record", spec.limits.log_bytes))
-        yield Workspace(root=root, work=root / "work", inputs=inputs, record=record)
+        yield place
     finally:
-        if record >= 0:
-            os.close(record)
+        for descriptor in opened:
+            os.close(descriptor)
         try:
-            await finish(asyncio.to_thread(remove_tree, root))
+            await finish(asyncio.to_thread(_remove, root))
         except OSError as error:
             logger.warning("cannot remove %s: %s", root, error)  # the run itself ended as it ended
 
@@ -98,15 +107,35 @@ def _log_so_far(path: Path, log_bytes: int) -> BoundedLog:
         os.close(record)
 
 
-def _fill(root: Path, record: int, spec: RunSpec, uid: int | None, copy_inputs: bool) -> dict[str, Path]:
+def let_go(place: Workspace) -> None:
+    """Unmounts here what the program has in its own namespace now."""
+    if place.watched_bytes is None:
+        unmount_below(place.root)
+
+
+def _remove(root: Path) -> None:
+    unmount_below(root)
+    remove_tree(root)
+
+
+def _fill(root: Path, opened: list[int], spec: RunSpec, uid: int | None, on_host: bool) -> Workspace:
+    """Adds the descriptors of the record and the working directory to `opened`, whose owner closes them."""
     for name in (*spec.files, *spec.inputs):
         if name in ("", ".", "..") or "/" in name:
             raise ValueError(f"{name!r}: not a plain file name")
+    record = os.open(root / "record", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    opened.append(record)
     os.pwrite(record, bytes(record_bytes(spec.limits.log_bytes)), 0)  # takes its disk space now, not during the run
-    (root / "work").mkdir(mode=0o711)  # bubblewrap enters it as root without root's powers
-    ours: list[Path] = [root / "record", root / "work"]
+    work, mode = root / "work", 0o711  # bubblewrap enters it as root without root's powers
+    work.mkdir(mode=mode)
+    # What we put there is not of the program's share.
+    most_bytes = spec.limits.disk_bytes + sum(len(content) + PAGE_BYTES for content in spec.files.values())
+    limited = not on_host and mount_memory(work, most_bytes, user=os.getuid() if uid is None else uid, mode=mode)
+    folder = os.open(work, _FOLDER)
+    opened.append(folder)
+    ours: list[Path] = [root / "record", work]
     for name, content in spec.files.items():
-        path = root / "work" / name
+        path = work / name
         path.write_bytes(content)
         ours.append(path)
     if uid is not None:
@@ -114,13 +143,15 @@ def _fill(root: Path, record: int, spec: RunSpec, uid: int | None, copy_inputs: 
             os.chown(path, uid, uid)
     inputs: dict[str, Path] = {}
     for name, source in spec.inputs.items():
-        if copy_inputs or (uid is not None and not _others_can_read(source)):
+        if on_host or (uid is not None and not _others_can_read(source)):
             copy = root / "inputs" / name
             _copy(source, copy, uid)
             inputs[name] = copy
         else:
             inputs[name] = source.resolve(strict=True)
-    return inputs
+    return Workspace(
+        root=root, work=work, folder=folder, inputs=inputs, record=record, watched_bytes=None if limited else most_bytes
+    )
 
 
 def _others_can_read(path: Path) -> bool:
@@ -210,10 +241,10 @@ def supervisor_arguments(
     ]
 
 
-async def read_artifacts(spec: RunSpec, work: Path) -> dict[str, Artifact]:
+async def read_artifacts(spec: RunSpec, place: Workspace) -> dict[str, Artifact]:
     """Reads back what the spec names; only when the program is dead."""
     return {
-        name: await asyncio.to_thread(read_artifact, work, name, max_bytes)
+        name: await asyncio.to_thread(read_artifact, place.folder, name, max_bytes)
         for name, max_bytes in spec.artifacts.items()
     }
 

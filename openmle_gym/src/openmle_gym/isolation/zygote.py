@@ -7,6 +7,7 @@ import platform
 import weakref
 
 from openmle_gym.errors import RunnerUnavailable
+from openmle_gym.isolation.disk import MOST_INODES
 from openmle_gym.isolation.local import (
     Supervised,
     local_rlimits,
@@ -23,6 +24,7 @@ from openmle_gym.isolation.view import (
     TMP,
     WORK,
     Shown,
+    memory_mounts,
     python_inside,
     write_user_files,
 )
@@ -87,22 +89,24 @@ class ZygoteRunner:
     and sees neither it nor other jobs. Global random seeds of `random` and numpy differ between jobs. If the parent
     dies, so do its jobs, as trouble of the machinery.
 
-    What is not: what `BubblewrapRunner` does not cover (memory is watched, not counted by the kernel; no quota for the
-    working directory; CPU time is not divided), and terminals (no /dev/pts). Programs that one parent forks share its
-    addresses and its string hash seed: which parent serves a job is drawn at random, and each has a random seed of its
-    own, so that the order of sets differs between jobs, but not between all of them as it would cold. The preloaded
+    What is not: what `BubblewrapRunner` does not cover (memory is watched, not counted by the kernel; the working
+    directory is only watched where we are not root; CPU time is not divided), and terminals (no /dev/pts). Programs
+    that one parent forks share its addresses and its string hash seed, which a running interpreter cannot change. Each
+    parent has a random seed of its own, and they take turns: as many jobs in a row as there are parents differ in the
+    order of sets, but not all jobs as they would cold. The parents start after `check`, or with the second job; until
+    they are there, those that are take the turns. The preloaded
     modules are in `sys.modules` from the start, their warning filters set, as after an `import` in the first line.
     /proc/self/cmdline lacks the script's arguments.
     """
 
     isolation = Isolation.ZYGOTE
 
-    def __init__(self, *, preload: tuple[str, ...] = PRELOAD, parents: int = 2, jobs_per_parent: int = 200) -> None:
+    def __init__(self, *, preload: tuple[str, ...] = PRELOAD, parents: int = 4, jobs_per_parent: int = 200) -> None:
         """
         Args:
             preload: Modules to import before jobs come.
             parents: Processes to fork from, per script name; they differ in their hash seed.
-            jobs_per_parent: A parent that has served so many is replaced.
+            jobs_per_parent: A parent that has served so many, or up to a quarter less, is replaced.
         """
         self._preload = preload
         self._parents = parents
@@ -113,6 +117,7 @@ class ZygoteRunner:
     async def check(self) -> None:
         """See `Runner`."""
         await prove(self)
+        self._pools[PROGRAM_FILE].fill()
 
     async def run(self, spec: RunSpec) -> RunResult:
         """See `Runner`."""
@@ -134,7 +139,7 @@ class ZygoteRunner:
                     spec,
                     place,
                     isolation=self.isolation,
-                    tmpfs=(TMP, SHARED_MEMORY),
+                    tmpfs=memory_mounts(place),
                     shared_with=parent.pid,
                 )
             except RunnerUnavailable:
@@ -175,9 +180,10 @@ def _request(
         "warm": script,
         "environment": environment,
         "threads": int(environment["OMP_NUM_THREADS"]),
-        "work": os.path.realpath(place.work),
+        "work": None if place.watched_bytes is None else os.path.realpath(place.work),
         "shown": [(os.path.realpath(source), target) for source, target in (*inputs, *write_user_files(place, uid))],
         "tmpfs": {TMP: spec.limits.disk_bytes, SHARED_MEMORY: shared},
+        "inodes": MOST_INODES,
         "uid": uid,
         "rlimits": {"CORE": 0, "FSIZE": spec.limits.disk_bytes} | local_rlimits(spec.limits, tasks=tasks),
         "filter": bpf_filter(platform.machine()).hex(),

@@ -9,7 +9,7 @@ on to run the script, as it would have without us, with not one frame, handler o
 The parent is PID 1 of its namespace: when it dies, the kernel kills all its jobs. It dies with the service.
 
     service -> parent   a view, as JSON; then the names to preload; then one message per job, with the descriptors of the
-                        job as JSON, its record, its error file, and its control socket
+                        job as JSON, its record, its error file, its control socket, and perhaps its working directory
     parent -> service   a pidfd of its own when it is ready; on each control socket a pidfd of the job's supervisor
 
 The job's supervisor is the first process of the job's PID namespace and reads the job; the parent never does.
@@ -96,6 +96,8 @@ def build_view(links: list[list[str]], shown: list[list[str]]) -> None:
     for name, content in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         os.symlink(f"/proc/self/fd{content}", f"/dev/{name}")
     os.mkdir("/dev/shm")
+    # Each job covers it with its own; but joblib finds out, when it is imported, whether it can make semaphores.
+    namespaces.mount("tmpfs", "/dev/shm", "mode=1777,size=1m")
     namespaces.restrict("/dev", devices=True, below=False)
     # Nobody may list the root: a program that searches from there would follow /proc/self/root in circles for ever.
     os.chmod("/", 0o111)
@@ -140,7 +142,7 @@ def serve() -> None:
     socket.send_fds(control, [b"ready"], [myself])
     os.close(myself)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 1, 4)
+        message, descriptors, _, _ = socket.recv_fds(control, 1, 5)
         if not message:
             os._exit(0)
         try:
@@ -204,14 +206,14 @@ def answer(control: int, supervisor_pid: int) -> None:
         os.close(pidfd)
 
 
-def become_job(request: int, record: int, errors: int, control: int) -> None:
+def become_job(request: int, record: int, errors: int, control: int, work: int | None = None) -> None:
     """Isolates this process, forks the program from it, and supervises; returns in the program only."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(errors, 2)
         with open(request, "rb") as file:
             job = json.load(file)
-        isolate(job)
+        isolate(job, work)
         # Else the program, which has our user, could reach our descriptors through /proc.
         supervisor.LIBC.prctl(supervisor.PR_SET_DUMPABLE, 0, 0, 0, 0)
         output, output_write = os.pipe()
@@ -229,19 +231,26 @@ def become_job(request: int, record: int, errors: int, control: int) -> None:
         os._exit(1)
 
 
-def isolate(job: dict) -> None:
-    """Leaves the parent's namespaces and file system, and every power."""
+def isolate(job: dict, work: int | None) -> None:
+    """Leaves the parent's namespaces and file system, and every power.
+
+    Args:
+        work: A mount for the working directory; None where a path of the host's names it.
+    """
     namespaces.unshare(ISOLATED)
     socket.sethostname(HOST_NAME)
     namespaces.start_loopback()
     namespaces.mount("proc", "/proc", executable=False)
     for target, size in job["tmpfs"].items():
-        namespaces.mount("tmpfs", target, f"mode=1777,size={size}")
+        namespaces.mount("tmpfs", target, f"mode=1777,size={size},nr_inodes={job['inodes']}")
     namespaces.mount("tmpfs", "/inputs", "mode=0755,size=1m")
     for source, target in job["shown"]:
         show(source, target)
     namespaces.restrict("/inputs", below=False)
-    show(job["work"], "/work", writable=True)
+    if work is None:
+        show(job["work"], "/work", writable=True)
+    else:
+        namespaces.attach(work, "/work")
     namespaces.detach(HOST)
     os.chdir("/work")
     if job["uid"] is None:
@@ -254,7 +263,7 @@ def isolate(job: dict) -> None:
 
 def become_program(job: dict, output: int) -> None:
     """Makes this process what an interpreter is just before it runs its script; or executes another command."""
-    supervisor.enter_program(job["rlimits"], output, root_hidden=False)
+    supervisor.enter_program(job["rlimits"], output, ours=None)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.environ.clear()
     os.environ.update(job["environment"])

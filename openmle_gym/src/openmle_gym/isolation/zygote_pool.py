@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 import socket
@@ -11,12 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from openmle_gym.errors import RunnerUnavailable
+from openmle_gym.isolation import namespaces
 from openmle_gym.isolation.local import Supervised, resident_bytes
 from openmle_gym.isolation.logs import has_started
 from openmle_gym.isolation.runner import RunSpec
 from openmle_gym.isolation.view import INPUTS_FOLDER, TMP, WORK, Shown, python_inside, system_links, system_mounts
 from openmle_gym.isolation.workspace import Workspace, finish, program_environment
 from openmle_gym.jobs import MIB
+
+logger = logging.getLogger(__name__)
 
 _PARENT_SECONDS = 120.0
 _JOB_SECONDS = 30.0
@@ -42,41 +46,62 @@ class Pool:
         self._wanted = parents
         self._jobs_per_parent = jobs_per_parent
         self._parents: list[Parent] = []
+        """In the order of their last jobs."""
         self._starting: asyncio.Task[Parent] | None = None
         self._used = False
 
     async def parent(self) -> "Parent":
-        """One that can take a job, drawn at random; sees to it that there are enough of them.
+        """The one that can take a job and has had none for longest; sees to it that there are enough of them.
 
-        The first job has one parent made; the others come when there is a second job.
+        The first job has one parent made; the others come when there is a second job, or by `fill`.
 
         Raises:
             RunnerUnavailable: None can be had.
         """
-        wanted = self._wanted if self._used else 1
+        self._start_missing()
         self._used = True
+        able = [parent for parent in self._parents if parent.able]
+        if not able:
+            assert self._starting is not None
+            return await asyncio.shield(self._starting)
+        self._parents.remove(able[0])
+        self._parents.append(able[0])
+        return able[0]
+
+    def fill(self) -> None:
+        """Has the parents that are missing started, one after the other."""
+        self._used = True
+        self._start_missing()
+
+    def _start_missing(self) -> None:
         for parent in self._parents:
             parent.close_if_done()
         self._parents = [parent for parent in self._parents if not parent.closed]
         if self._starting is not None and self._starting.done():
             self._starting = None
-        able = [parent for parent in self._parents if parent.able]
-        lasting = [parent for parent in able if parent.jobs < 0.9 * self._jobs_per_parent]
-        if len(lasting) < wanted and self._starting is None:
+        lasting = sum(parent.able and parent.jobs < 0.9 * parent.most_jobs for parent in self._parents)
+        if lasting < (self._wanted if self._used else min(1, self._wanted)) and self._starting is None:
             self._starting = asyncio.create_task(self._add())
-        if able:
-            return secrets.choice(able)
-        assert self._starting is not None
-        return await asyncio.shield(self._starting)
+            self._starting.add_done_callback(self._started)
+
+    def _started(self, starting: "asyncio.Task[Parent]") -> None:
+        """After a failure the next job tries again, so that we do not try for ever."""
+        if starting.cancelled():
+            return
+        if error := starting.exception():
+            logger.warning("%s", error)
+        else:
+            self._start_missing()
 
     def close(self) -> None:
         """Kills all parents and their jobs."""
+        self._wanted = 0
         for parent in self._parents:
             parent.close()
 
     async def _add(self) -> "Parent":
         """Starts a parent and waits until it is ready."""
-        parent, words = _spawn(self._script, self._preload, self._jobs_per_parent)
+        parent, words = _spawn(self._script, self._preload, self._most_jobs())
         try:
             await parent.until_ready()
         except (EOFError, TimeoutError, OSError) as error:
@@ -91,12 +116,16 @@ class Pool:
         self._parents.append(parent)
         return parent
 
+    def _most_jobs(self) -> int:
+        """Differs between parents, so that they are not all replaced at once."""
+        return self._jobs_per_parent - secrets.randbelow(self._jobs_per_parent // 4 + 1)
+
 
 class Parent:
     """A process to fork jobs from, as the service sees it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", control: socket.socket, most_jobs: int) -> None:
-        self._most_jobs = most_jobs
+        self.most_jobs = most_jobs
         self._process = process
         self._control = control
         self._running = 0
@@ -112,7 +141,7 @@ class Parent:
     @property
     def able(self) -> bool:
         """Whether it can take a job, as far as we know."""
-        return not self.doubtful and self.jobs < self._most_jobs and self._process.poll() is None
+        return not self.doubtful and self.jobs < self.most_jobs and self._process.poll() is None
 
     async def until_ready(self) -> None:
         """Waits for the preloading to end.
@@ -136,15 +165,18 @@ class Parent:
             ParentGone: It is dead, and nothing was started.
             RunnerUnavailable: It did not start the job, for what reason ever.
         """
+        # A mount is not seen by its path in the parent's namespace, which is older.
+        work = [namespaces.copy_mount(str(place.work))] if place.watched_bytes is None else []
         self.jobs += 1
         self._running += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         errors = os.open(place.root / "stderr", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         message = os.memfd_create("job")
+        given = [message, place.record, errors, theirs.fileno(), *work]
         try:
             os.write(message, request)
             os.lseek(message, 0, os.SEEK_SET)
-            socket.send_fds(self._control, [b"j"], [message, place.record, errors, theirs.fileno()])
+            socket.send_fds(self._control, [b"j"], given)
         except OSError as error:
             ours.close()
             self.doubtful = True
@@ -152,8 +184,8 @@ class Parent:
             raise ParentGone(f"zygote: a parent is gone: {error}") from error
         finally:
             theirs.close()
-            os.close(errors)
-            os.close(message)
+            for descriptor in (errors, message, *work):
+                os.close(descriptor)
         try:
             return await _supervisor(ours, place)
         except BaseException as error:
@@ -248,12 +280,13 @@ def _spawn(script: str, preload: tuple[str, ...], most_jobs: int) -> tuple[Paren
     package = _PARENT.parents[1]
     ours = [Shown(str(package / name), f"{_INSIDE}/{package.name}/{name}") for name in _MODULES]
     shown = (*system_mounts(), *ours, Shown(str(_PARENT), f"{_INSIDE}/sitecustomize.py"))
+    # As every library's threads, pyarrow's allocator's would not outlive the fork.
     one_thread = program_environment(RunSpec(argv=()), home=WORK, tmp=TMP, inputs=INPUTS_FOLDER, python=python)
     view = {
         "links": list(system_links()),
         "shown": [(os.path.realpath(source), target) for source, target in shown],
         "command": [python, script],
-        "environment": one_thread | {"PYTHONPATH": _INSIDE},
+        "environment": one_thread | {"PYTHONPATH": _INSIDE, "JE_ARROW_MALLOC_CONF": "background_thread:false"},
     }
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.setblocking(False)

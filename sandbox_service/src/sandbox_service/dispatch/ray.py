@@ -103,7 +103,7 @@ class RayDispatcher:
                 log_to_driver=False,
                 logging_level=logging.WARNING,
             )
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
             raise RunnerUnavailable(f"ray_address={self._config.ray_address}: {error}") from error
         try:
             await self._look()
@@ -283,7 +283,7 @@ class RayDispatcher:
         config = self._config if gpus else replace(self._config, gpus="none")
         custom = self._config.ray_resource
         # The worker holds what its programs will use, so that nobody else is given it, a second life included.
-        actor = (
+        actor: Any = (
             ray.remote(NodeWorker)
             .options(
                 num_cpus=min(resources.get("CPU", 0), slots * self._config.cpus),

@@ -2,6 +2,8 @@
 
 const run = JSON.parse(document.getElementById("run-data").textContent);
 const metric = run.manifest.metric;
+const trusting = run.manifest.protocol === "self_valid";
+const selectedOn = trusting ? "self-reported" : "validation";
 const byNumber = new Map(run.attempts.map((attempt) => [attempt.attempt, attempt]));
 const best = byNumber.get(run.best);
 const validCount = run.attempts.filter((attempt) => attempt.utility !== null).length;

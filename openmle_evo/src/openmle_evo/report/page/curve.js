@@ -66,7 +66,7 @@ function drawCurve() {
     y: { low: range.low, high: range.high, ticks: yTicks.map((tick) => sign * tick) },
     yLabel: (utility) => short(sign * utility),
     xTitle: curveAxis === "seconds" ? "sandbox seconds, added up" : "attempts finished",
-    yTitle: `validation ${metric.name} (better is up)`,
+    yTitle: `${selectedOn} ${metric.name} (better is up)`,
   });
   const inside = (utility) => Math.min(toY(Math.max(utility, range.low)), box.bottom);
 

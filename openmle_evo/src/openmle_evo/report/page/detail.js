@@ -62,7 +62,7 @@ function origin(attempt) {
 function outcomeBox(attempt) {
   if (attempt.validation) {
     return el("p", { class: "outcome good" },
-      el("strong", null, number(attempt.validation.value)), ` ${metric.name} on validation, rank ${attempt.rank} of ${validCount}`,
+      el("strong", null, number(attempt.validation.value)), ` ${metric.name} ${trusting ? "by its own account" : "on validation"}, rank ${attempt.rank} of ${validCount}`,
       attempt === best ? ", the best of the run" : attempt.new_best ? ", the best so far when it finished" : "", ".");
   }
   return el("div", { class: "outcome bad" },
@@ -77,7 +77,10 @@ function facts(attempt) {
   const rows = [
     ["Outcome", words(attempt.outcome)],
     ["Gain over best parent", attempt.gain === null ? null : attempt.gain === 0 ? "none" : `${number(Math.abs(attempt.gain), 4)} ${attempt.gain > 0 ? "better" : "worse"}`],
-    ["Self-reported", attempt.self_reported ? `${number(attempt.self_reported.value)} (printed by the program; not used)` : null],
+    ["Self-reported", attempt.self_reported ? `${number(attempt.self_reported.value)} (printed by the program; ${trusting ? "what selection uses" : "not used"})` : null],
+    ["Validation", attempt.measured ? `${number(attempt.measured.value)} (measured; not used)` : null],
+    ["Withheld", attempt.withheld ? `${number(attempt.withheld.value)} on validation (its review is unknown, so it does not count)` : null],
+    ["Review", attempt.review],
     ["Test", attempt.test ? number(attempt.test.value) : null],
     ["Method family", attempt.family],
     ["Tokens", `${count(usage.prompt_tokens)} prompt + ${count(usage.completion_tokens)} completion${usage.estimated ? " (estimated)" : ""}`],
@@ -98,9 +101,9 @@ function fold(key, title, open, ...content) {
 }
 
 function whySelected(attempt) {
-  const { reason, temperature, candidates } = attempt.selection;
+  const { reason, temperature, candidates, provenance } = attempt.selection;
   const weights = run.manifest.settings.selection;
-  const parts = [el("p", null, sentence(visible(reason || "no reason recorded")), temperature === null ? "." : `, at temperature ${temperature}.`)];
+  const parts = [el("p", null, sentence(visible(reason || "no reason recorded")), temperature === null ? "." : `, at temperature ${temperature}.`, provenance === "self_reported" ? " Decided by self-reported scores." : null)];
   if (!candidates.length) return [...parts, el("p", { class: "quiet" }, "No candidates were weighed.")];
   const columns = ["score", "gain", "novelty", "utility", "probability"];
   parts.push(scrolling(el("table", { class: "compact" },

@@ -8,6 +8,7 @@ function head() {
     : `Unfinished: ${plural(run.attempts.length, "attempt")} finished${run.under_way ? `, ${run.under_way} under way` : ""}${run.last_result_at ? `, the last result ${moment(run.last_result_at)}` : ""}`;
   const items = [
     ["Metric", `${metric.name}, ${metric.higher_is_better ? "higher" : "lower"} is better`],
+    ["Protocol", manifest.final_package ? `${manifest.protocol}, graded on ${manifest.final_package.name}` : manifest.protocol],
     ["Policy", [manifest.policy, ...run.models.filter((model) => model !== manifest.policy)].join(", ")],
     ["Isolation", run.isolations.length ? run.isolations.join(", ") : manifest.isolation],
     ["Run", manifest.run_id],
@@ -30,8 +31,8 @@ function keyFigures() {
   const total = run.attempts.length;
   return [
     best
-      ? figure("Best validation", number(best.validation.value), [link(best.attempt, `attempt ${best.attempt}`), `, ${best.operator}`])
-      : figure("Best validation", "none", total ? "no valid program" : "no attempt has finished yet"),
+      ? figure(`Best ${selectedOn}`, number(best.validation.value), [link(best.attempt, `attempt ${best.attempt}`), `, ${best.operator}`])
+      : figure(`Best ${selectedOn}`, "none", total ? "no valid program" : "no attempt has finished yet"),
     testFigure(final),
     standingFigure(final),
     figure("Valid programs", total ? percent(validCount / total) : "\u2013", `${count(validCount)} of ${plural(total, "attempt")}`),
@@ -43,9 +44,23 @@ function keyFigures() {
 function testFigure(final) {
   if (!final) return figure("Test", "not yet", "not graded on test yet");
   const sample = final.sample_submission ? `sample submission: ${number(final.sample_submission.value)}` : "the metric refuses the sample submission";
-  const program = [link(final.attempt, `attempt ${final.attempt}`), `: ${number(final.validation.value)} on validation`];
-  if (!final.test) return figure("Test", "failed", program, visible(final.message), sample);
-  return figure("Test", number(final.test.value), program, sample);
+  const parts = final.blend?.chosen ? final.blend.parts : [];
+  const named = parts.length
+    ? ["blend of ", parts.flatMap((part, place) => [place ? ", " : "", link(part.attempt, `attempt ${part.attempt}`), ` (${percent(part.weight)})`])]
+    : [link(final.attempt, `attempt ${final.attempt}`)];
+  const program = [...named, `: ${number(final.validation.value)} on validation`];
+  if (!final.test) return figure("Test", "failed", program, visible(final.message), sample, ...considered(final));
+  return figure("Test", number(final.test.value), program, sample, ...considered(final));
+}
+
+/* Between what the final choice was, a note for each program. */
+function considered(final) {
+  const programs = final.considered.map((each) => [
+    "considered ", link(each.attempt, `attempt ${each.attempt}`), `: ${number(each.first.value)} in the search`,
+    each.repeats.length ? `; of ${plural(each.repeats.length, "repeat")} mean ${each.mean ? number(each.mean.value) : "none, one failed"}; best ${number(each.best.value)}` : "",
+  ]);
+  const blend = final.blend && !final.blend.chosen ? [`no blend: ${visible(final.blend.message)}`] : [];
+  return [...programs, ...blend];
 }
 
 function standingFigure(final) {
@@ -59,7 +74,10 @@ function standingFigure(final) {
 
 function notices() {
   const { shortened_programs: programs, shortened_logs: logs, limits } = run;
+  const unknown = run.attempts.filter((attempt) => attempt.review === "unknown").length;
   return [
+    trusting ? el("p", { class: "notice" }, "Protocol self_valid: parents and the submitted program were chosen by the scores that programs print themselves. Wherever this page ranks programs, it goes by those scores; only the test score is measured.") : null,
+    unknown ? el("p", { class: "notice" }, `${plural(unknown, "program")} ran without a verdict of the reviewer.`) : null,
     logs ? el("p", { class: "notice" }, `To keep the page small, ${plural(logs, "log")} ${logs === 1 ? "is" : "are"} shortened to the first and last ${count(limits.log)} characters. The run's store has all that was kept.`) : null,
     programs ? el("p", { class: "notice" }, `To keep the page small, ${plural(programs, "program")} ${programs === 1 ? "is" : "are"} shortened to the first ${count(limits.program)} characters. The run's store has them whole.`) : null,
   ].filter(Boolean);
@@ -67,8 +85,8 @@ function notices() {
 
 function provenance() {
   return [
-    el("p", null, "Validation scores are measured by the grader on the validation half of the hidden answers; selection used these scores and no others. The test half was ",
-      run.final ? "graded once, at the end, by a separate call" : "not touched yet: it is graded once, at the end, by a separate call", ", for the one program that validation chose. Scores that programs print themselves are shown and not used."),
+    el("p", null, trusting ? "Selection used the scores that programs print themselves, and no others. The test half of the hidden answers was " : "Validation scores are measured by the grader on the validation half of the hidden answers; selection used these scores and no others. The test half was ",
+      run.final ? "graded once, at the end, by a separate call" : "not touched yet: it is graded once, at the end, by a separate call", trusting ? ", for the one program that they chose." : ", for the one program that validation chose. Scores that programs print themselves are shown and not used."),
     el("p", null, `Made ${moment(run.made_at)} from the run's directory by OpenMLE ${visible(run.manifest.openmle_version)}. The page holds all it shows and loads nothing.`),
   ];
 }

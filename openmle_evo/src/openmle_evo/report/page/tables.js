@@ -40,7 +40,7 @@ function attemptsTable() {
     numeric("attempt", (row) => row.attempt, (row) => link(row.attempt)),
     text("operator", (row) => row.operator, (row) => operatorLabel(row.operator)),
     numeric("parents", (row) => row.parents[0] ?? null, (row) => (row.parents.length ? links(row.parents) : "\u2013")),
-    numeric(`validation ${metric.name}`, (row) => row.validation?.value ?? null, (row) => (row.validation ? [number(row.validation.value), row.new_best ? el("span", { class: "badge" }, "new best") : null] : "\u2013")),
+    numeric(`${selectedOn} ${metric.name}`, (row) => row.validation?.value ?? null, (row) => (row.validation ? [number(row.validation.value), row.new_best ? el("span", { class: "badge" }, "new best") : null] : "\u2013")),
     numeric("rank", (row) => row.rank),
     numeric("gain", (row) => row.gain, (row) => (row.gain === null ? "\u2013" : signed(row.gain))),
     text("family", (row) => row.family),
