@@ -1,5 +1,6 @@
 """What a run submits: each strategy chooses on validation, keeps a record, and is found out where the record is wrong."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from evo.make import TASK, card
 from openmle_evo.audit import Finding, audit, write_bundle
-from openmle_evo.candidates import FinalJobs, attempt_job, candidate_cards
+from openmle_evo.candidates import FinalJobs, candidate_cards, judging_job
 from openmle_evo.config import FinalConfig
 from openmle_evo.final import grade_finally
 from openmle_evo.final_choice import BLEND_FILE, Choice, choose_final
@@ -159,7 +160,11 @@ async def test_a_cards_job_is_the_job_that_judged_it() -> None:
 
     executor = Records({})
     made = await judged(executor, 7, GOOD)
-    assert executor.jobs == [attempt_job(made, SETTINGS)]
+    assert executor.jobs == [judging_job(made, SETTINGS)]
+    # also where the budget left the program less time than the run's limit
+    assert executor.jobs == [
+        judging_job(made, dataclasses.replace(SETTINGS, timeout_seconds=SETTINGS.timeout_seconds + 1))
+    ]
 
 
 async def judged(executor: SubmissionSource, number: int, source: str) -> ExperienceCard:

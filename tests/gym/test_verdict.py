@@ -25,6 +25,7 @@ def ended(
     timed_out: bool = False,
     out_of_memory: bool = False,
     too_many_processes: bool = False,
+    disk_full: bool = False,
     gpu: GpuUse | None = None,
     submission: Artifact | None = None,
 ) -> RunResult:
@@ -34,6 +35,7 @@ def ended(
         timed_out=timed_out,
         out_of_memory=out_of_memory,
         too_many_processes=too_many_processes,
+        disk_full=disk_full,
         gpu=gpu,
         wall_seconds=1.0,
         log=BoundedLog(head=log),
@@ -67,6 +69,7 @@ VRAM_WELL = GpuUse(enforcement="watchdog", peak_bytes=3)
         (ended(1, traceback("torch.OutOfMemoryError: CUDA out of memory. Tried to")), FAILED, "gpu_oom"),
         (ended(signal=9, gpu=VRAM_KILL), FAILED, "gpu_oom"),
         (ended(signal=9, too_many_processes=True), FAILED, "too_many_processes"),
+        (ended(signal=9, disk_full=True), FAILED, "disk_full"),
         (ended(1, traceback("RuntimeError: can't start new thread")), FAILED, "too_many_processes"),
         (ended(1, traceback(EXHAUSTED, library=IN_FORK)), FAILED, "too_many_processes"),
         (ended(1, traceback(EXHAUSTED, line="os.fork()")), FAILED, "too_many_processes"),

@@ -8,8 +8,9 @@ import asyncio
 import os
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
-from openmle_gym.evaluate import JobSettings
+from openmle_gym.evaluate import JobSettings, attempt_job
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import ranked
 from openmle_gym.jobs import JobRequest, JobResult
@@ -30,18 +31,11 @@ def candidate_cards(cards: Sequence[ExperienceCard], most: int) -> list[Experien
     return list(by_program.values())[:most]
 
 
-def attempt_job(card: ExperienceCard, settings: JobSettings) -> JobRequest:
-    """The job that judged a card's program, the same to the last field: an executor knows it again."""
-    return JobRequest(
-        name=card.task,
-        code=card.source,
-        data_dir=settings.data_dir,
-        timeout_seconds=settings.timeout_seconds,
-        resource_type=settings.resource_type,
-        priority=settings.priority,
-        idempotency_key=f"{card.run_id}-{card.attempt}-{card.program_id}",
-        labels={"run": card.run_id, "attempt": str(card.attempt)},
-    )
+def judging_job(card: ExperienceCard, settings: JobSettings) -> JobRequest:
+    """The job that judged a card's program: an executor knows it again."""
+    assert card.program_id is not None
+    given = replace(settings, timeout_seconds=card.timeout_seconds or settings.timeout_seconds)
+    return attempt_job(card, card.source, card.program_id, given)
 
 
 class FinalJobs:
@@ -79,7 +73,7 @@ class FinalJobs:
         path = self._folder / f"{card.program_id}.csv"
         if path.is_file():
             return path.read_bytes()
-        content = await self._executor.submission(attempt_job(card, self.settings))
+        content = await self._executor.submission(judging_job(card, self.settings))
         if content is None:
             content = await self._executor.submission(self._job(card.source, f"part-{card.program_id}"))
         if content is not None:

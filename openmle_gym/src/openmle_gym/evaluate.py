@@ -64,13 +64,14 @@ async def evaluate_reply(
         program = parse_reply(reply.text, truncated=reply.finish_reason == "length")
     except ReplyError as error:
         result = JobResult(outcome=Outcome.CODE_MISSING, error_signature=error.code, message=str(error))
-        return _card(attempt, reply, None, result)
+        return _card(attempt, reply, None, result, settings)
     review = await reviewer.review(program, attempt.attempt) if reviewer else review_program(program)
     fail = reviewer.config.fail if reviewer else "fail_closed"
     if review.verdict == "refused" or (review.verdict == "unknown" and fail == "fail_closed"):
         result = JobResult(outcome=Outcome.REJECTED, error_signature=review.signature, message=review.message)
-        return _card(attempt, reply, program, result, review)
-    card = _card(attempt, reply, program, await _judge(program, attempt, executor, settings), review)
+        return _card(attempt, reply, program, result, settings, review)
+    result = await _judge(program, attempt, executor, settings)
+    card = _card(attempt, reply, program, result, settings, review)
     if review.verdict == "unknown" and fail == "unknown" and card.validation is not None:
         message = f"not valid, as its review is unknown: {review.message}"
         return card.model_copy(update={"validation": None, "withheld": card.validation, "message": message})
@@ -82,22 +83,31 @@ async def _judge(program: Program, attempt: Attempt, executor: Executor, setting
         return JobResult(
             outcome=Outcome.CODE_EXECUTION_ERROR, error_signature="SyntaxError", message=program.syntax_error
         )
-    return await executor.run(
-        JobRequest(
-            name=attempt.task,
-            code=program.source,
-            data_dir=settings.data_dir,
-            timeout_seconds=settings.timeout_seconds,
-            resource_type=settings.resource_type,
-            priority=settings.priority,
-            idempotency_key=f"{attempt.run_id}-{attempt.attempt}-{program.program_id}",
-            labels={"run": attempt.run_id, "attempt": str(attempt.attempt)},
-        )
+    return await executor.run(attempt_job(attempt, program.source, program.program_id, settings))
+
+
+def attempt_job(attempt: Attempt | ExperienceCard, source: str, program_id: str, settings: JobSettings) -> JobRequest:
+    """The job that judges an attempt's program; from its card and the same settings it is the same to the last field,
+    so that a service knows it again."""
+    return JobRequest(
+        name=attempt.task,
+        code=source,
+        data_dir=settings.data_dir,
+        timeout_seconds=settings.timeout_seconds,
+        resource_type=settings.resource_type,
+        priority=settings.priority,
+        idempotency_key=f"{attempt.run_id}-{attempt.attempt}-{program_id}",
+        labels={"run": attempt.run_id, "attempt": str(attempt.attempt)},
     )
 
 
 def _card(
-    attempt: Attempt, reply: Completion, program: Program | None, result: JobResult, review: Review | None = None
+    attempt: Attempt,
+    reply: Completion,
+    program: Program | None,
+    result: JobResult,
+    settings: JobSettings,
+    review: Review | None = None,
 ) -> ExperienceCard:
     log = result.run_log.removeprefix(f"{LOG_START}\n").rstrip().removesuffix(LOG_END).rstrip("\n")
     cut = max(len(log) - 2 * CARD_LOG_CHARACTERS, 0)
@@ -124,6 +134,7 @@ def _card(
         model=reply.model,
         usage=reply.usage,
         cost_usd=reply.cost_usd,
+        timeout_seconds=settings.timeout_seconds,
         sandbox_seconds=result.program_seconds + result.grading_seconds,
         queue_seconds=result.queue_seconds,
         model_seconds=reply.seconds,

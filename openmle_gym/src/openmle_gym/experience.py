@@ -94,6 +94,8 @@ class ExperienceCard(Contract):
     usage: Usage = Usage()
     cost_usd: float | None = None
     """None when no price is known."""
+    timeout_seconds: float | None = None
+    """What the program was given; less than the run's limit where its budget had less left. None on older cards."""
     sandbox_seconds: float = 0.0
     """Wall clock of the program and of its grading."""
     queue_seconds: float = 0.0

@@ -59,7 +59,8 @@ class Limits(Contract):
     processes: int = Field(default=256, gt=0)
     """Processes and threads alive at once."""
     disk_bytes: int = Field(default=1024 * MIB, gt=0)
-    """Largest file the program may write, and the size of its temporary file systems."""
+    """Size of the working directory and of each temporary file system, and the largest file. Where these are held in
+    memory, which they are for a root service, they count against `memory_bytes` too."""
     log_bytes: int = Field(default=64 * 1024, ge=2048)
     """Bytes of output kept: half from the head, half from the tail."""
 
