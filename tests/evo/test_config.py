@@ -9,7 +9,6 @@ from openmle_evo.config import (
     BudgetConfig,
     IslandsConfig,
     MixtureConfig,
-    PolicyConfig,
     ScheduleConfig,
     SearchConfig,
     SelectionConfig,
@@ -17,6 +16,7 @@ from openmle_evo.config import (
 from openmle_gym.configuration import field_docs, load_config
 from openmle_gym.errors import ConfigError
 from openmle_gym.memory import MemoryConfig
+from openmle_gym.policies.settings import PolicyConfig
 from openmle_gym.prompts import PromptConfig
 
 SCHEMAS = [
@@ -54,7 +54,7 @@ def test_overrides_reach_nested_settings() -> None:
         ("policy=nobody", "nobody"),
         ("steps", "steps"),
         ("islands.admission=nobody", "islands.admission"),
-        ("budget.dollars=5", "budget.dollars: needs policy.prompt_price"),
+        ("policy.kind=none", "policy.kind: somebody must answer"),
         ("policy.prompt_price=1", "give both or neither"),
         ("memory.kind=deep", "memory.kind"),
         ("prompt.length=10", "prompt.length: must be at least 1000"),

@@ -8,8 +8,8 @@ import pytest
 from evo.make import HashExecutor
 from evo.make_package import make_package
 from evo.test_search import MANIFEST, search
-from openmle_evo.config import CONFIGS, BudgetConfig, MixtureConfig, PolicyConfig, SearchConfig
-from openmle_evo.policy import log_estimate, open_policies, open_policy, policy_profile
+from openmle_evo.config import CONFIGS, BudgetConfig, MixtureConfig, SearchConfig
+from openmle_evo.policy import PROFILES, log_estimate, open_policies
 from openmle_evo.run import RunDirectory
 from openmle_gym.chat import Completion, Message, OpenAIChat
 from openmle_gym.configuration import load_config
@@ -19,6 +19,7 @@ from openmle_gym.memory import MemoryConfig
 from openmle_gym.operators import Operator
 from openmle_gym.policies.pool import PolicyPool
 from openmle_gym.policies.recipes import RecipePolicy
+from openmle_gym.policies.settings import PolicyConfig, open_policy, read_profile
 
 
 class Named:
@@ -73,7 +74,7 @@ async def test_fallbacks_make_a_pool_and_an_unreachable_endpoint_is_passed_over(
         kind="openai", base_url="http://127.0.0.1:9/v1", model="m", patience_seconds=0.0, fallbacks=["recipes"]
     )
     prompt = [Message(role="user", content="# Summary\n\nIts plan:\n\nRidge.")]
-    async with open_policy(config) as policy:
+    async with open_policy(config, PROFILES) as policy:
         assert isinstance(policy, PolicyPool)
         assert (await policy.complete(prompt, seed=0)).model == "recipes"
 
@@ -103,7 +104,7 @@ async def test_a_wrong_mixture_is_named_before_anything_is_asked(config: SearchC
 
 @pytest.mark.parametrize("name", ["frontis_30b", "frontis_35b", "qwen3_30b", "qwen36_35b"])
 def test_the_released_models_sample_as_published(name: str) -> None:
-    profile = policy_profile(name)
+    profile = read_profile(PROFILES, name)
     assert (profile.temperature, profile.top_p, profile.max_tokens) == (0.6, 0.95, 32768)
     assert profile.extra == {"top_k": 20, "min_p": 0, "chat_template_kwargs": {"enable_thinking": True}}
     assert profile.model
@@ -111,7 +112,7 @@ def test_the_released_models_sample_as_published(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "policy").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_profile_stands_alone_as_in_the_search(path: Path) -> None:
-    assert policy_profile(path.stem) == load(f"policy={path.stem}").policy
+    assert read_profile(PROFILES, path.stem) == load(f"policy={path.stem}").policy
 
 
 def test_the_estimate_goes_by_the_dearest_endpoint(caplog: pytest.LogCaptureFixture) -> None:

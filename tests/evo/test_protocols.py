@@ -10,7 +10,7 @@ import pytest
 import toy
 from evo.make import TASK, SeededPolicy, card
 from openmle_evo.audit import audit
-from openmle_evo.config import BudgetConfig, FinalConfig, MixtureConfig, PolicyConfig, SearchConfig
+from openmle_evo.config import BudgetConfig, FinalConfig, MixtureConfig, SearchConfig
 from openmle_evo.final import grade_finally
 from openmle_evo.launch import Place, create_run, run_to_end, stored_config
 from openmle_evo.protocols import TrustedClaim, final_package, seen
@@ -27,6 +27,7 @@ from openmle_gym.features import best_card
 from openmle_gym.isolation.choose import strongest_runner
 from openmle_gym.jobs import JobRequest, JobResult, Limits, Outcome
 from openmle_gym.manifest import HiddenSplit, write_manifest
+from openmle_gym.policies.settings import PolicyConfig
 from openmle_gym.review import ReviewConfig
 from openmle_gym.scores import Provenance, SelfReportedScore, ValidationScore
 from openmle_gym.task import TaskPackage, load_package

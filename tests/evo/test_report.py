@@ -5,14 +5,9 @@ import hashlib
 import io
 import json
 import math
-import os
 import random
 import re
-import select
-import shutil
 import sqlite3
-import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
@@ -21,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser, open_browser
 from evo.synthetic_run import SyntheticRun
 from openmle_evo.reading import read_run
 from openmle_evo.report import print_summary, write_report
@@ -281,104 +277,10 @@ def _contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-class Browser:
-    """Chromium without a window, spoken to in its DevTools protocol over a pair of pipes."""
-
-    def __init__(self, program: str, profile: Path) -> None:
-        to_browser, self._write = os.pipe()
-        self._read, from_browser = os.pipe()
-        options = (
-            "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-            f"--disable-component-update --disable-sync --remote-debugging-pipe --user-data-dir={profile}"
-        )
-        command = f"exec {program} {options} 3<&{to_browser} 4>&{from_browser}"
-        self._process = subprocess.Popen(
-            ["bash", "-c", command], pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL
-        )
-        os.close(to_browser)
-        os.close(from_browser)
-        self._received = b""
-        self._calls = 0
-        self._session: str | None = None
-        self.events: list[dict[str, Any]] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
-
-    def _message(self) -> dict[str, Any]:
-        deadline = time.monotonic() + 120
-        while b"\0" not in self._received:
-            ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0))
-            assert ready, "the browser does not answer"
-            piece = os.read(self._read, 1 << 20)
-            assert piece, "the browser has gone"
-            self._received += piece
-        message, _, self._received = self._received.partition(b"\0")
-        return json.loads(message)
-
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        self._calls += 1
-        request = {"id": self._calls, "method": method, "params": params}
-        if self._session:
-            request["sessionId"] = self._session
-        os.write(self._write, json.dumps(request).encode() + b"\0")
-        while (answer := self._message()).get("id") != self._calls:
-            self.events.append(answer)
-        assert "error" not in answer, answer
-        return answer["result"]
-
-    def open(self, page: Path, fragment: str = "", *, width: int = 1400) -> None:
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=width < 500
-        )
-        for address in ("about:blank", page.as_uri() + fragment):
-            self.events.clear()
-            self.call("Page.navigate", url=address)
-            while all(event["method"] != "Page.loadEventFired" for event in self.events):
-                self.events.append(self._message())
-
-    def run(self, script: str) -> Any:
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
-        return answer["result"].get("value")
-
-    def press(self, key: str) -> None:
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, text="\r" if key == "Enter" else "")
-
-    def click(self, selector: str) -> None:
-        where = f"document.querySelector({json.dumps(selector)})"
-        x, y = self.run(
-            f"(() => {{ {where}.scrollIntoView({{block: 'center'}}); const place = {where}.getBoundingClientRect();"
-            " return [place.x + place.width / 2, place.y + place.height / 2]; })()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-
-    def complaints(self) -> list[str]:
-        """Errors, warnings and refusals of the content policy since the page was opened."""
-        self.run("1")
-        bad = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-        return [json.dumps(event["params"]) for event in self.events if event["method"] in bad]
-
-    def close(self) -> None:
-        self._session = None
-        self.call("Browser.close")
-        self._process.wait(timeout=60)
-        os.close(self._read)
-        os.close(self._write)
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("no Chromium to try the page in")
-    started = Browser(program, tmp_path_factory.mktemp("profile"))
-    yield started
-    started.close()
+    with open_browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -388,7 +290,7 @@ def page(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_deep_link_opens_the_attempt_with_its_program_as_text(browser: Browser, page: Path, finished: Path) -> None:
     card = read_run(finished).cards[7]
-    browser.open(page, "#attempt-7")
+    browser.open(page.as_uri() + "#attempt-7")
     assert browser.run("document.querySelector('#detail-title').textContent") == "Attempt 7"
     lines = browser.run("[...document.querySelectorAll('#detail .code:not(.diff) code')].map(line => line.textContent)")
     assert [line.rstrip("\n") for line in lines] == card.source.rstrip("\n").split("\n")
@@ -405,7 +307,7 @@ def test_hostile_programs_and_logs_do_nothing_in_the_browser(browser: Browser, t
         log_of=dict.fromkeys(range(8), HOSTILE_LOG),
         title="<img src=x onerror=\"window.hacked='title'\">",
     ).build(tmp_path / "run")
-    browser.open(write_report(run), "#attempt-7")
+    browser.open(write_report(run).as_uri() + "#attempt-7")
     text = browser.run("byId('detail').textContent")
     assert "</script><img src=x onerror=\"window.hacked='program'\">" in text
     assert "<script>window.hacked='log'</script>" in text
@@ -416,7 +318,7 @@ def test_hostile_programs_and_logs_do_nothing_in_the_browser(browser: Browser, t
 
 
 def test_a_click_opens_arrows_walk_and_escape_closes(browser: Browser, page: Path) -> None:
-    browser.open(page)
+    browser.open(page.as_uri())
     shown = "byId('detail').hidden ? null : [selected.attempt, location.hash]"
     assert browser.run(shown) is None
     browser.click("#tree [data-attempt='4']")
@@ -436,7 +338,7 @@ def test_a_click_opens_arrows_walk_and_escape_closes(browser: Browser, page: Pat
 
 def test_in_the_tree_the_keys_follow_the_lineage(browser: Browser, page: Path, finished: Path) -> None:
     child = next(card for card in read_run(finished).cards if card.parents)
-    browser.open(page)
+    browser.open(page.as_uri())
     browser.run(f"document.querySelector('#tree [data-attempt=\"{child.attempt}\"]').focus()")
     focused = "Number(document.activeElement.dataset.attempt)"
     browser.press("ArrowUp")
@@ -455,7 +357,7 @@ def test_better_is_up_and_a_terrible_score_does_not_flatten_the_curve(
     scores: dict[int, float | None] = {number: 1.0 + number / 10 for number in range(10)}
     scores[9] = -5_000.0 if higher_is_better else 5_000.0
     run = SyntheticRun(attempts=10, score_of=scores, higher_is_better=higher_is_better).build(tmp_path / "run")
-    browser.open(write_report(run))
+    browser.open(write_report(run).as_uri())
     heights = browser.run(
         "run.attempts.map(a => document.querySelector(`#curve [data-attempt='${a.attempt}']`).transform.baseVal[0].matrix.f)"
     )
@@ -471,7 +373,7 @@ def test_better_is_up_and_a_terrible_score_does_not_flatten_the_curve(
 
 def test_the_curves_axis_turns_to_sandbox_seconds(browser: Browser, page: Path, finished: Path) -> None:
     where = "[...document.querySelectorAll('#curve [data-attempt]')].map(m => [m.dataset.attempt, m.transform.baseVal[0].matrix.e])"
-    browser.open(page)
+    browser.open(page.as_uri())
     by_attempt = browser.run(where)
     browser.click("input[value=seconds]")
     by_seconds = dict(browser.run(where))
@@ -489,7 +391,7 @@ def test_the_curves_axis_turns_to_sandbox_seconds(browser: Browser, page: Path, 
 
 def test_every_attempt_and_every_parent_is_in_the_tree(browser: Browser, page: Path, finished: Path) -> None:
     cards = read_run(finished).cards
-    browser.open(page)
+    browser.open(page.as_uri())
     assert browser.run("document.querySelectorAll('#tree .mark').length") == 40
     assert browser.run("document.querySelectorAll('#tree .edge').length") == sum(len(card.parents) for card in cards)
     joined = sum(len(card.parents) == 2 for card in cards)
@@ -505,7 +407,7 @@ def test_no_two_attempts_of_a_tree_overlap(browser: Browser, page: Path, seed: i
     rng = random.Random(seed)
     parents = [[rng.randrange(number)] if number and rng.random() < 0.9 else [] for number in range(200)]
     forest = [{"attempt": number, "parents": of} for number, of in enumerate(parents)]
-    browser.open(page)
+    browser.open(page.as_uri())
     placed = browser.run(
         f"(() => {{ const {{ nodes, columns, rows }} = placeTree({json.dumps(forest)});"
         " return [[...nodes.values()].map(n => [n.x, n.depth]), columns, rows]; })()"
@@ -522,7 +424,7 @@ def test_no_two_attempts_of_a_tree_overlap(browser: Browser, page: Path, seed: i
 
 
 def test_a_difference_keeps_as_many_lines_as_can_be_kept(browser: Browser, page: Path) -> None:
-    browser.open(page)
+    browser.open(page.as_uri())
     rng = random.Random(1)
     for _ in range(30):
         before, after = ([rng.choice("abc") for _ in range(rng.randrange(12))] for _ in range(2))
@@ -552,7 +454,7 @@ def test_the_panel_shows_what_changed_against_the_first_parent(browser: Browser,
             "INSERT INTO cards SELECT run_id, 2, task, ? FROM cards WHERE attempt = 1",
             (child.replace('"attempt": 1', '"attempt": 2'),),
         )
-    browser.open(write_report(path), "#attempt-2")
+    browser.open(write_report(path).as_uri() + "#attempt-2")
     lines = browser.run("[...document.querySelectorAll('.diff .line')].map(line => [line.className, line.textContent])")
     assert lines == [
         ["line gap", "6 lines unchanged"],
@@ -568,7 +470,7 @@ def test_the_panel_shows_what_changed_against_the_first_parent(browser: Browser,
 
 def test_the_table_sorts_and_keeps_what_has_no_value_last(browser: Browser, page: Path, finished: Path) -> None:
     scored = sorted(card.validation.value for card in read_run(finished).cards if card.validation)
-    browser.open(page)
+    browser.open(page.as_uri())
     shown = "[...document.querySelectorAll('#attempts tbody tr')].map(r => byNumber.get(Number(r.dataset.row)).utility)"
     heading = "#attempts th:nth-child(4) button"
     for order in (scored, scored[::-1]):
@@ -580,33 +482,33 @@ def test_the_table_sorts_and_keeps_what_has_no_value_last(browser: Browser, page
 
 def test_an_unfinished_run_and_one_without_attempts_are_shown_as_such(browser: Browser, tmp_path: Path) -> None:
     run = SyntheticRun(attempts=5, finished=False, under_way=2).build(tmp_path / "five")
-    browser.open(write_report(run))
+    browser.open(write_report(run).as_uri())
     assert browser.run("document.querySelector('.state').textContent").startswith(
         "Unfinished: 5 attempts finished, 2 under way, the last result 2026-03-01 09:00:32 UTC"
     )
     assert "not graded on test yet" in browser.run("byId('figures').textContent")
     assert browser.complaints() == []
     run = SyntheticRun(attempts=0, finished=False).build(tmp_path / "none")
-    browser.open(write_report(run), "#attempt-0")
+    browser.open(write_report(run).as_uri() + "#attempt-0")
     assert browser.run("document.querySelector('.state').textContent") == "Unfinished: 0 attempts finished"
     assert browser.run("byId('tree').textContent") == "No attempt has finished yet."
     assert browser.run("byId('detail').hidden")
     assert browser.complaints() == []
     failed = SyntheticRun(attempts=2, score_of={0: None, 1: None}).build(tmp_path / "failed")
-    browser.open(write_report(failed))
+    browser.open(write_report(failed).as_uri())
     assert browser.run("byId('curve').textContent") == "No program has run to a score."
     assert browser.complaints() == []
 
 
 @pytest.mark.parametrize("fragment", ["", "#attempt-7"])
 def test_a_phone_needs_no_scrolling_sideways(browser: Browser, page: Path, fragment: str) -> None:
-    browser.open(page, fragment, width=390)
+    browser.open(page.as_uri() + fragment, width=390)
     assert browser.run("[innerWidth, document.documentElement.scrollWidth]") == [390, 390]
     assert browser.run("byId('detail').scrollWidth") <= 390
 
 
 def test_what_can_be_clicked_has_a_name(browser: Browser, page: Path) -> None:
-    browser.open(page, "#attempt-7")
+    browser.open(page.as_uri() + "#attempt-7")
     nameless = browser.run(
         "[...document.querySelectorAll('a, button, summary, [role=button], [role=region], [role=dialog], svg[role]')]"
         ".filter(node => !(node.getAttribute('aria-label') || node.textContent.trim() || node.getAttribute('aria-labelledby')))"

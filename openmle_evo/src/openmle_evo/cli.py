@@ -16,6 +16,7 @@ from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
 from openmle_gym.isolation.choose import strongest_runner
 from openmle_gym.memory import MemoryConfig
+from openmle_gym.policies.settings import PolicyConfig
 from openmle_gym.prompts import PromptConfig
 from openmle_gym.review import ReviewConfig
 from openmle_gym.task import TaskPackage, load_package
@@ -30,7 +31,6 @@ from openmle_evo.config import (
     FinalConfig,
     IslandsConfig,
     MixtureConfig,
-    PolicyConfig,
     ScheduleConfig,
     SearchConfig,
     SelectionConfig,

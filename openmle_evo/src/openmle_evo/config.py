@@ -2,65 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from omegaconf import MISSING
 from openmle_gym.errors import ConfigError
 from openmle_gym.memory import MemoryConfig
+from openmle_gym.policies.settings import PolicyConfig
 from openmle_gym.prompts import PromptConfig
 from openmle_gym.review import ReviewConfig
 
 CONFIGS = Path(__file__).parent / "configs"
-
-
-@dataclass
-class PolicyConfig:
-    """Who answers the operators' prompts."""
-
-    kind: str = "recipes"
-    """`recipes`: the built-in policy without a model; `openai`: any OpenAI-compatible endpoint."""
-    base_url: str = ""
-    """The endpoint, up to and including /v1; when empty, the environment variable OPENAI_BASE_URL."""
-    model: str = ""
-    """The model's name at the endpoint; when empty, the environment variable OPENMLE_MODEL."""
-    api_key_variable: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key; it may be unset for endpoints without one."""
-    temperature: float = 0.6
-    """Sampling temperature."""
-    top_p: float = 0.95
-    """Nucleus sampling."""
-    max_tokens: int = 32768
-    """The most tokens of one reply, thinking included."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Fields of the request beyond the standard, as the server knows them: +policy.extra.top_k=20."""
-    timeout_seconds: float = 1500.0
-    """How long one call may take."""
-    patience_seconds: float | None = None
-    """How long an endpoint that does not answer is asked again; by default 600, with `fallbacks` 30."""
-    fallbacks: list[str] = field(default_factory=list)
-    """Policy profiles that answer, in this order, while the endpoint is down."""
-    stream: bool = False
-    """Ask the endpoint to stream its reply."""
-    prompt_price: float | None = None
-    """US dollars for a million prompt tokens; None when no price is known."""
-    completion_price: float | None = None
-    """US dollars for a million completion tokens."""
-    prices_of: str = ""
-    """The date of the prices."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("recipes", "openai"):
-            raise ConfigError(f"policy.kind: must be recipes or openai, got {self.kind!r}")
-        _at_least("policy.temperature", self.temperature, 0.0)
-        _at_least("policy.max_tokens", self.max_tokens, 1)
-        _at_least("policy.patience_seconds", self.patience_seconds or 0.0, 0.0)
-        if (self.prompt_price is None) != (self.completion_price is None):
-            raise ConfigError("policy.prompt_price and policy.completion_price: give both or neither")
-
-    @property
-    def priced(self) -> bool:
-        """Whether calls have a known price."""
-        return self.prompt_price is not None
 
 
 @dataclass
@@ -288,6 +238,8 @@ class SearchConfig:
     """A tokenizer.json; when set, the lengths in memory and prompt are tokens, else characters."""
 
     def __post_init__(self) -> None:
+        if self.policy.kind == "none":
+            raise ConfigError("policy.kind: somebody must answer, got 'none'")
         _at_least("workers", self.workers, 1)
         _at_least("memory_mib", self.memory_mib, 64)
         _more_than("timeout_seconds", self.timeout_seconds, 0.0)
@@ -300,8 +252,6 @@ class SearchConfig:
             )
         if self.review.judge and self.policy.kind == "recipes" and self.mixture.review is None:
             raise ConfigError("review.judge: needs a model: policy=..., or mixture.review=PROFILE")
-        if self.budget.dollars is not None and not self.policy.priced:
-            raise ConfigError("budget.dollars: needs policy.prompt_price and policy.completion_price")
 
 
 def _at_least(name: str, value: float, least: float) -> None:

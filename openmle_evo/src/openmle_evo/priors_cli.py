@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openmle_gym.console import print_json
+from openmle_gym.policies.settings import open_policy, read_profile
 
-from openmle_evo.policy import open_policy, policy_profile
+from openmle_evo.policy import PROFILES
 from openmle_evo.priors import SKILL_LENGTH, distill, read_artefact, rewrite, write_skills
 from openmle_evo.skills import Skill
 
@@ -42,5 +43,5 @@ def _distill(options: argparse.Namespace) -> int:
 
 
 async def _rewritten(skills: Sequence[Skill], profile: str, length: int) -> list[Skill]:
-    async with open_policy(policy_profile(profile, "--model")) as model:
+    async with open_policy(read_profile(PROFILES, profile, "--model"), PROFILES) as model:
         return [await rewrite(skill, model, length=length) for skill in skills]

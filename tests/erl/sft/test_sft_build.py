@@ -378,7 +378,7 @@ def test_the_judges_word_drops_a_step_with_its_reason(
     model = ScriptedJudge({"draft": yes, "improve": yes, "debug": '{"inherited": false, "reason": "a mere retry"}'})
 
     @asynccontextmanager
-    async def opened(config):
+    async def opened(config, profiles):
         yield model
 
     monkeypatch.setattr(build_module, "open_policy", opened)

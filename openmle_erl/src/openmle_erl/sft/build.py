@@ -23,14 +23,14 @@ from typing import NamedTuple
 
 from openmle_gym.contracts import Contract
 from openmle_gym.errors import ConfigError
+from openmle_gym.policies.settings import open_policy
 from pydantic import JsonValue
 
 from openmle_erl import __version__
 from openmle_erl.sft.acceptance import check_reachable, read_references
-from openmle_erl.sft.config import BuildConfig
+from openmle_erl.sft.config import CONFIGS, BuildConfig
 from openmle_erl.sft.corpus import Entry, Example, Origin, Pipeline
 from openmle_erl.sft.datacard import render_card
-from openmle_erl.sft.endpoints import open_policy
 from openmle_erl.sft.files import sha256_of, write_whole
 from openmle_erl.sft.judge import Judge, JudgeCounts
 from openmle_erl.sft.parquet import ParquetFile
@@ -204,7 +204,7 @@ async def _judge(config: BuildConfig, out: Path) -> AsyncIterator[Judge | None]:
     if config.judge.kind == "none":
         yield None
         return
-    async with open_policy(config.judge) as model:
+    async with open_policy(config.judge, CONFIGS / "policy") as model:
         judge = Judge(model, out / "judge.sqlite", workers=config.judge_workers)
         try:
             yield judge

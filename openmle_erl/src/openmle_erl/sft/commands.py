@@ -14,6 +14,7 @@ from openmle_gym.console import print_json, run_command
 from openmle_gym.errors import InfrastructureError
 from openmle_gym.evaluate import JobSettings
 from openmle_gym.experience import ExperienceCard
+from openmle_gym.policies.settings import PolicyConfig, open_policy
 from openmle_gym.prompts import public_task
 from openmle_gym.task import TaskPackage
 
@@ -23,8 +24,8 @@ from openmle_erl.sft.audit import audit_file
 from openmle_erl.sft.build import build_corpus
 from openmle_erl.sft.collect import Collector, CollectTask, TaskReport
 from openmle_erl.sft.collection import Collection, CollectionManifest
-from openmle_erl.sft.config import CONFIGS, AuditConfig, BuildConfig, CollectConfig, PolicyConfig
-from openmle_erl.sft.endpoints import SUBMIT_KEY_VARIABLE, limits_of, open_place, open_policy
+from openmle_erl.sft.config import CONFIGS, AuditConfig, BuildConfig, CollectConfig
+from openmle_erl.sft.endpoints import SUBMIT_KEY_VARIABLE, limits_of, open_place
 from openmle_erl.sft.files import find_packages
 from openmle_erl.sft.stopping import Budget
 from openmle_erl.sft.tokens import load_tokenizer
@@ -95,7 +96,7 @@ async def _sample(config: CollectConfig) -> int:
     tasks = [_collect_task(package, config, task_facts(package, references)) for package in packages]
     check_reachable([task.facts for task in tasks], config.acceptance)
     tokenizer = load_tokenizer(Path(config.filters.tokenizer)) if config.filters.tokenizer else None
-    async with open_place(config, packages) as place, open_policy(config.policy) as policy:
+    async with open_place(config, packages) as place, open_policy(config.policy, CONFIGS / "policy") as policy:
         collection = Collection.open(Path(config.out), _manifest(config, place.isolation))
         try:
             collector = Collector(

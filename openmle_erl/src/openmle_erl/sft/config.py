@@ -5,38 +5,11 @@ from pathlib import Path
 
 from omegaconf import MISSING
 from openmle_gym.errors import ConfigError
+from openmle_gym.policies.settings import PolicyConfig
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 POLICIES = ("all", "scored", "medal", "score_threshold", "reward_threshold", "better_than_reference", "mixed")
 MEDALS = ("gold", "silver", "bronze")
-
-
-@dataclass
-class PolicyConfig:
-    """Who answers prompts."""
-
-    kind: str = "recipes"
-    """`recipes`: the built-in policy without a model; `openai`: any OpenAI-compatible endpoint; `none`: nobody."""
-    base_url: str = ""
-    """The endpoint, up to and including /v1; when empty, the environment variable OPENAI_BASE_URL."""
-    model: str = ""
-    """The model's name at the endpoint; when empty, the environment variable OPENMLE_MODEL."""
-    api_key_variable: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key; it may be unset for endpoints without one."""
-    temperature: float = 0.7
-    """Sampling temperature."""
-    top_p: float = 1.0
-    """Nucleus sampling."""
-    max_tokens: int = 32768
-    """The most tokens of one reply, thinking included."""
-    timeout_seconds: float = 1500.0
-    """How long one call may take."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("recipes", "openai", "none"):
-            raise ConfigError(f"policy.kind: must be recipes, openai or none, got {self.kind!r}")
-        _at_least("policy.temperature", self.temperature, 0.0)
-        _at_least("policy.max_tokens", self.max_tokens, 1)
 
 
 @dataclass
@@ -120,7 +93,7 @@ class CollectConfig:
     """Without a service: let `auto` fall back to plain processes, which isolate nothing."""
     docker_image: str = "openmle/sandbox:cpu"
     """Without a service: the image for Docker."""
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    policy: PolicyConfig = field(default_factory=lambda: PolicyConfig(temperature=0.7, top_p=1.0))
     """Who writes the Drafts: policy=recipes, policy=openai, policy=sglang, ..."""
     acceptance: AcceptanceConfig = field(default_factory=AcceptanceConfig)
     """Which Drafts count towards the quota."""

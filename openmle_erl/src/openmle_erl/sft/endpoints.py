@@ -1,4 +1,4 @@
-"""From settings to what does the work: who answers prompts, and where programs run."""
+"""From settings to where programs run."""
 
 import contextlib
 import logging
@@ -7,17 +7,14 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from openmle_gym.chat import ChatModel, OpenAIChat
 from openmle_gym.client import JobClient
 from openmle_gym.configuration import secret_from_environment
-from openmle_gym.errors import ConfigError
 from openmle_gym.execute import LocalExecutor
 from openmle_gym.isolation.choose import strongest_runner
 from openmle_gym.jobs import MIB, Executor, Limits
-from openmle_gym.policies.recipes import RecipePolicy
 from openmle_gym.task import TaskPackage
 
-from openmle_erl.sft.config import CollectConfig, PolicyConfig
+from openmle_erl.sft.config import CollectConfig
 
 SUBMIT_KEY_VARIABLE = "OPENMLE_SANDBOX_KEY"
 
@@ -29,32 +26,6 @@ class Place(NamedTuple):
 
     executor: Executor
     isolation: str
-
-
-@contextlib.asynccontextmanager
-async def open_policy(config: PolicyConfig) -> AsyncIterator[ChatModel]:
-    """The policy that the settings name.
-
-    Raises:
-        ConfigError: No endpoint is named.
-    """
-    if config.kind == "recipes":
-        yield RecipePolicy()
-        return
-    base_url = config.base_url or os.environ.get("OPENAI_BASE_URL", "")
-    model = config.model or os.environ.get("OPENMLE_MODEL", "")
-    if not base_url or not model:
-        raise ConfigError("policy: set policy.base_url and policy.model, or OPENAI_BASE_URL and OPENMLE_MODEL")
-    async with OpenAIChat(
-        base_url,
-        model=model,
-        api_key=secret_from_environment(config.api_key_variable),
-        temperature=config.temperature,
-        top_p=config.top_p,
-        max_tokens=config.max_tokens,
-        timeout_seconds=config.timeout_seconds,
-    ) as endpoint:
-        yield endpoint
 
 
 @contextlib.asynccontextmanager
