@@ -6,8 +6,8 @@ import tomllib
 import pandas as pd
 import pytest
 from openmle_gym.anchors import ANCHORS, build_anchor
-from openmle_gym.anchors.assemble import PackageParts, assemble_package, hash_files
 from openmle_gym.anchors.leaderboards import baselines, score_baseline
+from openmle_gym.assemble import PackageParts, assemble_package, hash_files
 from openmle_gym.errors import PackageError
 from openmle_gym.grading import grade_submission
 from openmle_gym.isolation.process import ProcessRunner

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from openmle_gym.anchors.assemble import hash_files, run_prepare
+from openmle_gym.assemble import hash_files, run_prepare
 from openmle_gym.errors import PackageError
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.metrics import METRICS

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from openmle_gym.anchors.assemble import PackageParts, assemble_package
+from openmle_gym.assemble import PackageParts, assemble_package
 from openmle_gym.errors import PackageError
 from openmle_gym.isolation.runner import Runner
 from openmle_gym.manifest import Columns, Manifest, Provenance, TaskType

@@ -7,8 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from openmle_gym.anchors.assemble import PackageParts, assemble_package, is_complete
 from openmle_gym.anchors.raw import export_raw
+from openmle_gym.assemble import PackageParts, assemble_package, is_complete
 from openmle_gym.errors import PackageError
 from openmle_gym.isolation.runner import Runner
 from openmle_gym.manifest import Columns, Manifest, Provenance
