@@ -1,9 +1,12 @@
 """A run's directory: everything that the run knows is in it, so that it can be killed at any moment and resumed.
 
 <run>/manifest.json    what is searched, and how; written once
-<run>/store.sqlite     cards (append-only), the attempts that are under way, model calls, notes, the time spent
+<run>/store.sqlite     cards (append-only), the attempts that are under way, prompts and replies, model calls, notes, the
+                       time spent
 <run>/best.py          the best program so far; derived, rewritten whole
-<run>/final.json       the one grading on the test split; written once, at the end
+<run>/final/           what was run on the validation split, after the search, to choose among the best programs
+<run>/best_blend.py    the blend that was submitted, where one was
+<run>/final.json       the grading on the test split at the end; again only when a resumed run found a better program
 <run>/report.html      made by `openmle-evo report`
 """
 
