@@ -1,4 +1,4 @@
-"""`openmle-evo`: search, resume, report, show, audit, smoke, evaluate, compare, distill."""
+"""`openmle-evo`: search, resume, report, show, watch, export, audit, smoke, evaluate, compare, distill."""
 
 import argparse
 import asyncio
@@ -36,6 +36,7 @@ from openmle_evo.config import (
     SelectionConfig,
 )
 from openmle_evo.evaluation import cli as evaluation_cli
+from openmle_evo.export import export_run
 from openmle_evo.launch import (
     GRADE_KEY_VARIABLE,
     SUBMIT_KEY_VARIABLE,
@@ -50,6 +51,7 @@ from openmle_evo.reading import read_run
 from openmle_evo.report import print_summary, write_report
 from openmle_evo.run import RunDirectory
 from openmle_evo.smoke import check_run
+from openmle_evo.watch import watch
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells use it."""
@@ -89,6 +91,16 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="print a run's summary")
     show.add_argument("run_dir", type=Path, metavar="RUN")
     show.set_defaults(run=_show)
+    look = commands.add_parser("watch", help="show a run in the terminal as it goes")
+    look.add_argument("run_dir", type=Path, metavar="RUN")
+    look.set_defaults(run=_watch)
+    export = commands.add_parser("export", help="write a run's tree, cards or curves for other tools")
+    export.add_argument("run_dir", type=Path, metavar="RUN")
+    export.add_argument(
+        "--format", required=True, help="graphml or json (the tree), parquet (the cards), csv (the curves)"
+    )
+    export.add_argument("--output", type=Path, help="where to write it; by default RUN/run.FORMAT")
+    export.set_defaults(run=_export)
     check = commands.add_parser("audit", help="check that a run selected on validation scores alone")
     check.add_argument("run_dir", type=Path, metavar="RUN")
     check.add_argument("--bundle", type=Path, metavar="TAR", help="write all that the audit rests on into one file")
@@ -208,6 +220,18 @@ def _report(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     print_summary(options.run_dir, Console(file=sys.stdout))
+    return 0
+
+
+def _watch(options: argparse.Namespace) -> int:
+    watch(options.run_dir, Console(file=sys.stdout))
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    destination = options.output or options.run_dir / f"run.{options.format}"
+    export_run(read_run(options.run_dir), options.format, destination)
+    print_json({"exported": str(destination)})
     return 0
 
 
