@@ -129,7 +129,9 @@ def measure_harness(folder: Path) -> list[tuple[str, str]]:
     def on_card(card: ExperienceCard) -> None:
         moments.append(time.process_time())
 
-    asyncio.run(make_search(folder / "run", config, InstantExecutor(), on_card).run_to_end())
+    search = make_search(folder / "run", config, InstantExecutor(), on_card)
+    asyncio.run(search.run_to_end())
+    search.run.close()
     rows = []
     for at in (50, 400, 800):
         around = [moments[n] - moments[n - 1] for n in range(at - 20, at + 20)]

@@ -9,6 +9,7 @@ from openmle_gym.program import Program
 from openmle_gym.review import review_program
 from openmle_gym.review.detectors import DETECTORS
 from openmle_gym.review.sources import Source, predictions
+from openmle_gym.review.syntax import Syntax
 
 HEAD = """\
 import os, shutil, random, subprocess
@@ -224,7 +225,7 @@ def test_predictions_that_rest_on_the_training_data_pass(body: str) -> None:
 
 
 def test_what_is_not_understood_counts_as_learnt() -> None:
-    made = predictions(ast.parse("import pandas as pd\nimport model\nmodel.predict().to_csv('submission.csv')"))
+    made = predictions(Syntax(ast.parse("import pandas as pd\nimport model\nmodel.predict().to_csv('submission.csv')")))
     assert made is not None
     assert made.sources == {Source.LEARNT}
 

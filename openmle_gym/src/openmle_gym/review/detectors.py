@@ -17,11 +17,11 @@ makes cheating useless is that no answers are mounted where a program runs.
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from openmle_gym.review.sources import Source, predictions
-from openmle_gym.review.syntax import Texts, dotted, imported, path_argument
+from openmle_gym.review.syntax import Syntax, dotted, path_argument
 
 MOST_NUMBERS = 200
 """In one literal; grids of settings, kernels and tables of constants are smaller."""
@@ -126,26 +126,24 @@ class Evidence(NamedTuple):
     message: str
 
 
-class Parsed:
-    """A program's tree with what several detectors ask of it."""
+class Parsed(Syntax):
+    """A program's syntax with what several detectors ask of it."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.tree = tree
-        self.imports = imported(tree)
-        self.texts = Texts(tree)
-        self.data_dirs = _data_dirs(tree)
-        self.calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        super().__init__(tree)
+        self.data_dirs = _data_dirs(self.nodes)
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        bare = {id(node.value) for node in self.nodes if isinstance(node, ast.Expr)}
+        self.strings = [
+            (node.lineno, node.value)
+            for node in self.nodes
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare
+        ]
+        """Every string constant with its line, docstrings and other bare strings left out."""
 
     def name(self, call: ast.Call) -> str:
         """What is called, by its full name; empty where that is not plain."""
         return dotted(call.func, self.imports)
-
-    def strings(self) -> Iterator[tuple[int, str]]:
-        """Every string constant with its line, docstrings and other bare strings left out."""
-        bare = {id(node.value) for node in ast.walk(self.tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
-                yield node.lineno, node.value
 
 
 def _called(call: ast.Call) -> str:
@@ -153,7 +151,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _reads_answers(program: Parsed) -> Iterator[Evidence]:
-    for line, text in program.strings():
+    for line, text in program.strings:
         if _ANSWERS.search(text):
             yield Evidence(line, f"names {text[:80]!r}: a program must not look for the hidden answers")
     for call in program.calls:
@@ -161,7 +159,7 @@ def _reads_answers(program: Parsed) -> Iterator[Evidence]:
             isinstance(each, ast.Constant) and each.value == "private" for each in call.args
         ):
             yield Evidence(call.lineno, "goes to a folder `private`: a program must not look for the hidden answers")
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         match node:
             case ast.BinOp(op=ast.Div(), right=ast.Constant(value="private")):
                 yield Evidence(
@@ -185,7 +183,7 @@ def _reads_outside(program: Parsed) -> Iterator[Evidence]:
                     yield Evidence(call.lineno, f"goes to a parent folder by {text[:80]!r}")
         if name == "dirname" and call.args and _is_data_dir(call.args[0], program.data_dirs):
             yield Evidence(call.lineno, "goes to the folder above DATA_DIR")
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if (
             isinstance(node, ast.Attribute)
             and node.attr in ("parent", "parents")
@@ -235,21 +233,21 @@ def _is_data_dir(node: ast.expr, names: Set[str]) -> bool:
             return False
 
 
-def _data_dirs(tree: ast.Module) -> set[str]:
+def _data_dirs(nodes: Sequence[ast.AST]) -> set[str]:
     """The names that hold the folder DATA_DIR, through at most two assignments."""
     names: set[str] = set()
     for _ in range(2):
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Assign) and _is_data_dir(node.value, names):
                 names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names
 
 
 def _reads_metric(program: Parsed) -> Iterator[Evidence]:
-    for line, text in program.strings():
+    for line, text in program.strings:
         if _METRIC.search(text):
             yield Evidence(line, f"names {text[:80]!r}: a program must not read how it is scored")
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -284,7 +282,7 @@ def _uses_network(program: Parsed) -> Iterator[Evidence]:
 
 def _hard_coded(program: Parsed) -> Iterator[Evidence]:
     seen: set[int] = set()
-    for node in ast.walk(program.tree):  # outer literals come before those inside them
+    for node in program.nodes:  # outer literals come before those inside them
         if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
             if id(node) in seen:
                 continue
@@ -325,7 +323,7 @@ def _numbers(node: ast.expr) -> int:
 
 
 def _predicts_nothing(program: Parsed) -> Iterator[tuple[str, Evidence]]:
-    made = predictions(program.tree)
+    made = predictions(program)
     if made is None or Source.LEARNT in made.sources:
         return
     if made.writes_constant and Source.RANDOM not in made.sources:

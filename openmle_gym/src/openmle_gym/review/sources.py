@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from openmle_gym.review.syntax import Texts, dotted, imported, path_argument, root_name
+from openmle_gym.review.syntax import Syntax, dotted, path_argument, root_name
 
 
 class Source(StrEnum):
@@ -76,16 +76,16 @@ class Predictions(NamedTuple):
     """Whether the program reads anything beside the sample submission and the test inputs."""
 
 
-def predictions(tree: ast.Module) -> Predictions | None:
+def predictions(program: Syntax) -> Predictions | None:
     """What a program's submission is made of; None where it is not clear that, or where, one is written."""
-    flow = _Flow(tree)
+    flow = _Flow(program)
     return flow.result() if flow.clear else None
 
 
 class _Flow:
-    def __init__(self, tree: ast.Module) -> None:
-        self._imports = imported(tree)
-        self._texts = Texts(tree)
+    def __init__(self, program: Syntax) -> None:
+        self._imports = program.imports
+        self._texts = program.texts
         self._functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
         self._returns: dict[str, Sources] = {}
         self._names: dict[str, Sources] = {}
@@ -95,10 +95,10 @@ class _Flow:
         self._function = ""
         self.clear = True
         self._shuffles_sample = self._writes_constant = self._reads_more = False
-        self._collect(tree)
+        self._collect(program.nodes)
         for _ in range(12):
             before = (dict(self._names), dict(self._returns), dict(self._sinks))
-            self._block(tree.body, NOTHING)
+            self._block(program.tree.body, NOTHING)
             for one, other in self._same:
                 both = self._names.get(one, NOTHING) | self._names.get(other, NOTHING)
                 self._names[one] = self._names[other] = both
@@ -120,9 +120,9 @@ class _Flow:
             reads_more=self._reads_more,
         )
 
-    def _collect(self, tree: ast.Module) -> None:
+    def _collect(self, nodes: Sequence[ast.AST]) -> None:
         methods: set[ast.AST] = set()
-        for node in ast.walk(tree):
+        for node in nodes:
             match node:
                 case ast.ClassDef(name=name, body=body):
                     self._names[name] = LEARNT
@@ -148,8 +148,8 @@ class _Flow:
                     self._names[name] = LEARNT
                 case _:
                     pass
-        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in self._functions]
+        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        uses = [node for node in nodes if isinstance(node, ast.Name) and node.id in self._functions]
         handed_on = {node.id for node in uses if id(node) not in called}
         for name in handed_on | (self._functions.keys() - {node.id for node in uses}):  # called with who knows what
             for each in _parameters(self._functions[name]):

@@ -1,6 +1,7 @@
 """What several detectors ask of a syntax tree: full names, paths, and the texts that an expression is made of."""
 
 import ast
+from collections.abc import Sequence
 
 
 def dotted(node: ast.expr, imports: dict[str, str]) -> str:
@@ -14,10 +15,10 @@ def dotted(node: ast.expr, imports: dict[str, str]) -> str:
     return ".".join([imports.get(node.id, node.id), *reversed(parts)])
 
 
-def imported(tree: ast.Module) -> dict[str, str]:
+def imported(nodes: Sequence[ast.AST]) -> dict[str, str]:
     """The names that imports bind, and what they stand for."""
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 names[alias.asname or alias.name.partition(".")[0]] = (
@@ -46,9 +47,9 @@ def root_name(node: ast.expr) -> str | None:
 class Texts:
     """The string constants that an expression is put together from, through the names that it uses."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, nodes: Sequence[ast.AST]) -> None:
         self._assigned: dict[str, list[ast.expr]] = {}
-        for node in ast.walk(tree):
+        for node in nodes:
             match node:
                 case ast.Assign(targets=targets, value=value):
                     for target in targets:
@@ -69,3 +70,14 @@ class Texts:
                 for value in self._assigned.get(each.id, ()):
                     found += self.of(value, depth - 1)
         return found
+
+
+class Syntax:
+    """A program's tree, walked once."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self.nodes = list(ast.walk(tree))
+        """Outer ones before those inside them."""
+        self.imports = imported(self.nodes)
+        self.texts = Texts(self.nodes)
