@@ -1,7 +1,6 @@
 """`openmle-erl sft-data`, as it is typed."""
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -162,7 +161,12 @@ def test_an_interrupted_collection_ends_cleanly_and_the_same_command_goes_on(tmp
         f"out={tmp_path / 'drafts'}", "workers=1", "quota=6", "limit=6", "batch=6", "runner=process", "allow_process=true",
     ]  # fmt: skip
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A suite that was started in the background ignores SIGINT, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     store = tmp_path / "drafts" / "store.sqlite"
     deadline = time.monotonic() + 300
