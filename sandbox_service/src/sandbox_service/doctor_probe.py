@@ -9,7 +9,8 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -132,7 +133,23 @@ class Facts:
 
 async def probe(config: ServeConfig) -> Facts:
     """Looks at this machine, for a service with these settings. Starts some trivial programs."""
-    logging.getLogger("openmle_gym").setLevel(logging.ERROR)  # what is found is reported, not logged
+    with _quiet_gym():
+        return await _probe(config)
+
+
+@contextmanager
+def _quiet_gym() -> Iterator[None]:
+    """What is found is reported, not logged."""
+    gym = logging.getLogger("openmle_gym")
+    level = gym.level
+    gym.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        gym.setLevel(level)
+
+
+async def _probe(config: ServeConfig) -> Facts:
     engine = await asyncio.to_thread(_engine, config)
     docker = DockerRunner(image=config.docker_image, runtime=config.docker_runtime)
     runners: list[Runner] = [docker, *_local_runners()]
