@@ -20,7 +20,11 @@ def run(*command: str | Path, cwd: Path) -> str:
     ("targets", "command", "shown"),
     [
         (["./openmle_gym"], ["openmle-gym", "--help"], "grade a submission"),
-        (["./openmle_gym", "./openmle_evo"], ["openmle-evo", "search", "--help"], "policy=PROFILE, one of: frontis_30b"),
+        (
+            ["./openmle_gym", "./openmle_evo"],
+            ["openmle-evo", "search", "--help"],
+            "policy=PROFILE, one of: frontis_30b",
+        ),
         ([".[erl]"], ["openmle-erl", "--help"], "advantages"),
         (["./openmle_gym", "./sandbox_service"], ["openmle-sandbox", "serve", "--help"], "task_roots="),
     ],

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 from openmle_gym.program import Program
 from openmle_gym.review import review_program
-from openmle_gym.review.detectors import DETECTORS
+from openmle_gym.review.detectors import DETECTORS, first_evidence
 from openmle_gym.review.sources import Source, predictions
 from openmle_gym.review.syntax import Syntax
 
@@ -232,3 +232,14 @@ def test_what_is_not_understood_counts_as_learnt() -> None:
 
 def test_a_program_that_does_not_parse_is_left_to_debug() -> None:
     assert review_program(Program(source="def f(:\n", syntax_error="no")).accepted
+
+
+def test_a_misspelt_name_is_a_failure_to_mend_and_no_reason_to_refuse() -> None:
+    source = (
+        "import pandas as pd\nfrom sklearn.linear_model import Ridge\ntrain = pd.read_csv('train.csv')\n"
+        "test = pd.read_csv('test.csv')\nmodel = Ridge().fit(train[['a']], train['y'])\n"
+        "submission = test[['id']].copy()\nsubmission['y'] = model.predict(test[['a']])\n"
+        "submissoin.to_csv('submission.csv', index=False)\n"
+    )
+    assert first_evidence(source) is None
+    assert first_evidence(source.replace("submissoin", "submission")) is None

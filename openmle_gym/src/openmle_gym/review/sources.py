@@ -273,8 +273,8 @@ class _Flow:
             sources |= {Source.RANDOM}
         self._touch(given, sources)
         if isinstance(call.func, ast.Attribute):
-            if (root := root_name(call.func)) and root not in self._imports:
-                self._names[root] = self._names.get(root, NOTHING) | sources
+            if (root := root_name(call.func)) in self._names:  # else it is imported, or a slip of the pen
+                self._names[root] |= sources
             if call.func.attr in _SHUFFLING and Source.SAMPLE in self._of(call.func.value) | sources:
                 self._shuffles_sample = True
             if call.func.attr in ("writerow", "writerows", "assign", "DataFrame", "insert"):
