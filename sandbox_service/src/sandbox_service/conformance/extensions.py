@@ -45,16 +45,14 @@ async def a_long_poll_is_answered_at_the_end(service: Service) -> None:
 @check(Group.EXTENSIONS)
 async def a_bad_wait_is_refused(service: Service) -> None:
     """?wait= of a word or a negative number is answered 400 or 422."""
-    job_id = await service.submit("pass")
-    await _offers_waiting(service, await _running_or_any(service, job_id))
-    for wait in ("soon", "-1", "nan"):
-        response = await service.send("GET", f"{JOBS}/{job_id}", params={"wait": wait})
-        expect(response.status_code in (400, 422), f"wait={wait} is answered {response.status_code}")
-
-
-async def _running_or_any(service: Service, job_id: str) -> str:
-    view = await service.view(job_id)
-    return job_id if view["status"] in ("queued", "running") else await service.submit("import time\ntime.sleep(2)")
+    job_id = await service.sleeping()
+    try:
+        await _offers_waiting(service, job_id)
+        for wait in ("soon", "-1", "nan"):
+            response = await service.send("GET", f"{JOBS}/{job_id}", params={"wait": wait})
+            expect(response.status_code in (400, 422), f"wait={wait} is answered {response.status_code}")
+    finally:
+        await service.send("DELETE", f"{JOBS}/{job_id}")
 
 
 @check(Group.EXTENSIONS)
