@@ -14,11 +14,14 @@ from typing import Any
 import openmle_gym.isolation
 import pytest
 from openmle_gym.errors import RunnerUnavailable
+from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.container import container_request
 from openmle_gym.isolation.docker import DockerRunner
 from openmle_gym.isolation.logs import read_record
-from openmle_gym.isolation.runner import PYTHON, GpuGrant, GpuUse, RunSpec
+from openmle_gym.isolation.process import ProcessRunner
+from openmle_gym.isolation.runner import PYTHON, GpuGrant, GpuUse, Runner, RunSpec
 from openmle_gym.isolation.workspace import Workspace, workspace
+from openmle_gym.isolation.zygote import ZygoteRunner
 from openmle_gym.jobs import MIB, Limits
 
 GIB = 1024 * MIB
@@ -210,14 +213,18 @@ async def test_pytorch_in_the_image_is_told_its_share(docker_image: str) -> None
 
 
 def in_python(folder: Path, torch: str, program: str) -> str:
-    """What a program prints beside a module `torch`, with the hook."""
+    """What a program prints beside a module `torch`, with the hook, in a Python without packages."""
     (folder / "hook").mkdir()
     (folder / "hook" / "sitecustomize.py").symlink_to(HOOK)
     (folder / "torch.py").write_text(torch)
     (folder / "main.py").write_text(program)
     environment = {"PYTHONPATH": str(folder / "hook"), "OPENMLE_VRAM_BYTES": str(12 * GIB)}
     return subprocess.run(
-        [sys.executable, folder / "main.py"], env=environment, capture_output=True, text=True, check=True
+        [Path(sys.base_exec_prefix, "bin", "python3"), folder / "main.py"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
 
 
@@ -248,3 +255,9 @@ except ModuleNotFoundError as error:
     print(error)
 """
     assert in_python(tmp_path, "", program) == "No module named 'torch'\n"
+
+
+@pytest.mark.parametrize("runner", [BubblewrapRunner(), ZygoteRunner(), ProcessRunner(allow_no_isolation=True)])
+async def test_a_runner_that_cannot_hand_out_a_gpu_does_not_run_without_it(runner: Runner) -> None:
+    with pytest.raises(RunnerUnavailable, match="only Docker can hand a GPU"):
+        await runner.run(RunSpec(argv=(PYTHON, "-c", "pass"), gpu=GRANT))

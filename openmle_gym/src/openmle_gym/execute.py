@@ -14,7 +14,7 @@ from typing import NamedTuple
 from openmle_gym.errors import ConfigError
 from openmle_gym.grading import GradedSplit, grade_submission
 from openmle_gym.isolation.runner import INPUTS, PYTHON, Artifact, Runner, RunResult, RunSpec
-from openmle_gym.jobs import MIB, SUBMISSION, JobRequest, JobResult, Limits, Outcome
+from openmle_gym.jobs import GRADING_LIMITS, MIB, SUBMISSION, JobRequest, JobResult, Limits, Outcome
 from openmle_gym.program import program_id
 from openmle_gym.signature import PROGRAM_FILE, self_reported_score
 from openmle_gym.task import TaskPackage, load_package
@@ -38,6 +38,7 @@ async def run_job(
     package: TaskPackage,
     runner: Runner,
     limits: Limits | None = None,
+    grading_limits: Limits = GRADING_LIMITS,
     artifact_bytes: int = 0,
     adapted: Callable[[RunSpec], RunSpec] | None = None,
 ) -> JobRun:
@@ -45,6 +46,7 @@ async def run_job(
 
     Args:
         limits: What the program may use; its wall clock is the request's timeout where that is shorter.
+        grading_limits: What the metric may use.
         artifact_bytes: The most that is kept of the files that the request names, together.
         adapted: Puts into the program's spec what only the place knows where it runs (a GPU, who reads the log).
 
@@ -71,7 +73,7 @@ async def run_job(
     ended = ended.model_copy(update={"warnings": [*ended.warnings, *refusals]})
     submission = run.artifacts[SUBMISSION].content
     if ended.outcome is Outcome.SUCCESS and submission is not None:
-        ended = await _graded(ended, submission, request, package, runner)
+        ended = await _graded(ended, submission, request, package, runner, grading_limits)
     return JobRun(ended, kept)
 
 
@@ -133,11 +135,11 @@ def _defanged(log: str) -> str:
 
 
 async def _graded(
-    ended: JobResult, submission: bytes, request: JobRequest, package: TaskPackage, runner: Runner
+    ended: JobResult, submission: bytes, request: JobRequest, package: TaskPackage, runner: Runner, limits: Limits
 ) -> JobResult:
     splits: Sequence[GradedSplit] = ("validation", "test") if request.eval_split == "both" else (request.eval_split,)
     started = asyncio.get_running_loop().time()
-    grade = await grade_submission(package, submission, splits=splits, runner=runner)
+    grade = await grade_submission(package, submission, splits=splits, runner=runner, limits=limits)
     ended = ended.model_copy(
         update={
             "grading_seconds": asyncio.get_running_loop().time() - started,

@@ -21,13 +21,12 @@ from openmle_gym.contracts import Contract, ForeignContract
 from openmle_gym.errors import PackageError
 from openmle_gym.grading_tables import Column, coded_column, pack, text_column
 from openmle_gym.isolation.runner import INPUTS, PYTHON, Runner, RunResult, RunSpec
-from openmle_gym.jobs import MIB, Limits
+from openmle_gym.jobs import GRADING_LIMITS, MIB, Limits
 from openmle_gym.leaderboard import Leaderboard, Medal
 from openmle_gym.submission import AnswerKey, SubmissionFault, validate_submission
 from openmle_gym.submission_key import AnswerTarget
 from openmle_gym.task import TaskPackage
 
-GRADING_LIMITS = Limits(wall_seconds=300.0, memory_bytes=4096 * MIB, processes=64)
 RESULT = "result.json"
 RESULT_BYTES = 64 * 1024
 KEPT_ANSWERS = 4

@@ -65,6 +65,9 @@ class Limits(Contract):
     """Bytes of output kept: half from the head, half from the tail."""
 
 
+GRADING_LIMITS = Limits(wall_seconds=300.0, memory_bytes=4096 * MIB, processes=64)
+"""What a metric may use, where nothing else is said."""
+
 EvalSplit = Literal["validation", "test", "both"]
 SUBMISSION = "submission.csv"
 """What a program writes its predictions to."""

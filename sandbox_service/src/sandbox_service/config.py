@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field
 
 from openmle_gym.errors import ConfigError
-from openmle_gym.jobs import MIB, Limits
+from openmle_gym.jobs import GRADING_LIMITS, MIB, Limits
 
 from sandbox_service.records import QueuePolicy
 
@@ -73,6 +73,8 @@ class ServeConfig:
     """Containers that are started at once, whatever number runs; 0 is twice the machine's cores."""
     max_timeout_seconds: float = 14400.0
     """The longest a program may run; a job that asks for more gets this."""
+    grading_timeout_seconds: float = 300.0
+    """The longest that a task's metric may take on one submission."""
     memory_mib: int = 2048
     """Memory of one program, in MiB, all its processes together."""
     cpus: float = 1.0
@@ -124,6 +126,7 @@ class ServeConfig:
             raise ConfigError(f"workers={self.workers}: must be 0 (by the machine's cores) or more")
         for name in (
             "max_timeout_seconds",
+            "grading_timeout_seconds",
             "memory_mib",
             "vram_mib",
             "cpus",
@@ -163,6 +166,10 @@ class ServeConfig:
             disk_bytes=self.disk_mib * MIB,
             log_bytes=self.log_kib * 1024,
         )
+
+    def grading_limits(self) -> Limits:
+        """What a task's metric may use."""
+        return GRADING_LIMITS.model_copy(update={"wall_seconds": self.grading_timeout_seconds})
 
     def policy(self) -> QueuePolicy:
         """Who may wait and run."""

@@ -86,6 +86,7 @@ async def _here(config: ServeConfig, packages: Packages, service: str) -> Dispat
         runner=runner,
         packages=packages,
         limits=config.limits(),
+        grading_limits=config.grading_limits(),
         slots=Slots(cpu=config.worker_count(), gpus=open_gpus(config, runner)),
         artifact_bytes=int(config.artifact_mib * MIB),
         service_id=service,

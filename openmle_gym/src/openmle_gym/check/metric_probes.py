@@ -11,9 +11,10 @@ from openmle_gym.check.finding import Finding, error, warning
 from openmle_gym.check.probe_result import ProbeResult, ProbeRun
 from openmle_gym.check.subject import Subject
 from openmle_gym.errors import PackageError
-from openmle_gym.grading import CHILD, GRADING_LIMITS, hidden_answers, prediction_column
+from openmle_gym.grading import CHILD, hidden_answers, prediction_column
 from openmle_gym.grading_tables import pack, text_column
 from openmle_gym.isolation.runner import INPUTS, PYTHON, Runner, RunSpec
+from openmle_gym.jobs import GRADING_LIMITS
 from openmle_gym.submission import validate_submission
 
 RESULT = "result.json"

@@ -30,6 +30,7 @@ from openmle_gym.isolation.workspace import (
     expanded,
     program_environment,
     prove,
+    refuse_gpu,
     supervisor_arguments,
     workspace,
 )
@@ -61,6 +62,7 @@ class BubblewrapRunner:
 
     async def run(self, spec: RunSpec) -> RunResult:
         """See `Runner`."""
+        refuse_gpu(spec)
         require_linux()
         if not supported(platform.machine()):
             raise RunnerUnavailable(f"bubblewrap: no system-call filter for {platform.machine()}; use Docker")

@@ -12,13 +12,22 @@ from openmle_gym.isolation.zygote import ZygoteRunner
 logger = logging.getLogger(__name__)
 
 
-async def strongest_runner(preferred: str = "auto", *, docker_image: str, allow_process: bool) -> Runner:
+async def strongest_runner(
+    preferred: str = "auto",
+    *,
+    docker_image: str,
+    docker_runtime: str | None = None,
+    docker_starts: int = 0,
+    allow_process: bool,
+) -> Runner:
     """Returns a runner whose `check` has passed.
 
     Args:
         preferred: `auto` tries Docker, zygote, bubblewrap and, if allowed, the plain process, in this order; the name of
             one of them means that one and no other.
         docker_image: What Docker's runner needs on the engine.
+        docker_runtime: See `DockerRunner`.
+        docker_starts: See `DockerRunner`.
         allow_process: Consent to run programs without isolation.
 
     Raises:
@@ -29,7 +38,7 @@ async def strongest_runner(preferred: str = "auto", *, docker_image: str, allow_
         raise ConfigError(f"isolation: {preferred!r} is none of auto, {', '.join(Isolation)}")
     candidates: list[Runner] = []
     if preferred in ("auto", Isolation.DOCKER):
-        candidates.append(DockerRunner(image=docker_image))
+        candidates.append(DockerRunner(image=docker_image, runtime=docker_runtime, starts=docker_starts))
     if preferred in ("auto", Isolation.ZYGOTE):
         candidates.append(ZygoteRunner())
     if preferred in ("auto", Isolation.BUBBLEWRAP):

@@ -11,6 +11,7 @@ from openmle_gym.isolation.workspace import (
     expanded,
     program_environment,
     prove,
+    refuse_gpu,
     supervisor_arguments,
     workspace,
 )
@@ -47,6 +48,7 @@ class ProcessRunner:
 
     async def run(self, spec: RunSpec) -> RunResult:
         """See `Runner`."""
+        refuse_gpu(spec)
         async with workspace(spec, uid=None, on_host=True) as place:
             inputs, tmp = str(place.root / "inputs"), place.root / "tmp"
             tmp.mkdir()

@@ -64,6 +64,12 @@ async def finish(work: Awaitable[T]) -> T:
     return task.result()
 
 
+def refuse_gpu(spec: RunSpec) -> None:
+    """Raises RunnerUnavailable where the run is to have a GPU: for runners that have none to hand out."""
+    if spec.gpu is not None:
+        raise RunnerUnavailable("only Docker can hand a GPU to a program")
+
+
 @asynccontextmanager
 async def workspace(spec: RunSpec, *, uid: int | None, on_host: bool = False) -> AsyncIterator[Workspace]:
     """Makes a workspace, and removes it whatever the program did to it.

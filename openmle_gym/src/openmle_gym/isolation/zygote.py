@@ -33,6 +33,7 @@ from openmle_gym.isolation.workspace import (
     expanded,
     program_environment,
     prove,
+    refuse_gpu,
     workspace,
 )
 from openmle_gym.isolation.zygote_pool import Parent, ParentGone, Pool
@@ -121,6 +122,7 @@ class ZygoteRunner:
 
     async def run(self, spec: RunSpec) -> RunResult:
         """See `Runner`."""
+        refuse_gpu(spec)
         require_linux()
         if not supported(platform.machine()):
             raise RunnerUnavailable(f"zygote: no system-call filter for {platform.machine()}; use Docker")

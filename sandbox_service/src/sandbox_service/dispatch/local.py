@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from openmle_gym.execute import JobRun, run_job
 from openmle_gym.isolation.runner import BoundedLog, Isolation, Runner, RunResult, RunSpec
-from openmle_gym.jobs import JobRequest, Limits
+from openmle_gym.jobs import GRADING_LIMITS, JobRequest, Limits
 
 from sandbox_service.dispatch import Order, Place
 from sandbox_service.packages import Packages
@@ -25,6 +25,7 @@ class LocalDispatcher:
         runner: Runner,
         packages: Packages,
         limits: Limits,
+        grading_limits: Limits = GRADING_LIMITS,
         slots: Slots,
         artifact_bytes: int = 0,
         node: str = "local",
@@ -38,6 +39,7 @@ class LocalDispatcher:
         self._runner = runner
         self._packages = packages
         self._limits = limits
+        self._grading_limits = grading_limits
         self._slots = slots
         self._artifact_bytes = artifact_bytes
         self._node = node
@@ -103,6 +105,7 @@ class LocalDispatcher:
                 package=package,
                 runner=_Labelled(self._runner, labels),
                 limits=self._limits,
+                grading_limits=self._grading_limits,
                 artifact_bytes=self._artifact_bytes,
                 adapted=adapted,
             )

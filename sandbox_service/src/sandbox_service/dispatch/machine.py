@@ -1,8 +1,7 @@
 """What one machine offers, by the settings: its isolation and its GPUs."""
 
-from openmle_gym.errors import ConfigError, RunnerUnavailable
+from openmle_gym.errors import ConfigError
 from openmle_gym.isolation.choose import strongest_runner
-from openmle_gym.isolation.docker import DockerRunner
 from openmle_gym.isolation.runner import Isolation, Runner
 from openmle_gym.jobs import MIB
 
@@ -16,16 +15,13 @@ async def open_runner(config: ServeConfig) -> Runner:
     Raises:
         RunnerUnavailable: No isolation that the settings allow works here.
     """
-    if config.runner in ("auto", Isolation.DOCKER):
-        docker = DockerRunner(image=config.docker_image, runtime=config.docker_runtime, starts=config.docker_starts)
-        try:
-            await docker.check()
-        except RunnerUnavailable:
-            if config.runner == Isolation.DOCKER or config.docker_runtime:
-                raise
-        else:
-            return docker
-    return await strongest_runner(config.runner, docker_image=config.docker_image, allow_process=config.allow_process)
+    return await strongest_runner(
+        Isolation.DOCKER if config.docker_runtime else config.runner,
+        docker_image=config.docker_image,
+        docker_runtime=config.docker_runtime,
+        docker_starts=config.docker_starts,
+        allow_process=config.allow_process,
+    )
 
 
 def open_gpus(config: ServeConfig, runner: Runner) -> Gpus | None:

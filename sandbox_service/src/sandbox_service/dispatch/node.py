@@ -75,6 +75,7 @@ class NodeWorker:
             runner=runner,
             packages=Packages(list(roots), staging=own / "staging"),
             limits=self._config.limits(),
+            grading_limits=self._config.grading_limits(),
             slots=Slots(cpu=self._cpu_slots, gpus=open_gpus(self._config, runner)),
             artifact_bytes=int(self._config.artifact_mib * MIB),
             node=self._name,
