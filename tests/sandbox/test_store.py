@@ -203,8 +203,8 @@ def test_a_store_of_another_version_or_program_is_refused(tmp_path: Path) -> Non
     JobStore(newer).close()
     JobStore(newer).close()
     with sqlite3.connect(newer) as connection:
-        connection.execute("PRAGMA user_version = 3")
-    with pytest.raises(StoreError, match="schema version 3; this program reads versions 1 and 2"):
+        connection.execute("PRAGMA user_version = 4")
+    with pytest.raises(StoreError, match="schema version 4; this program reads versions 1 to 3"):
         JobStore(newer)
     text = tmp_path / "text.sqlite"
     text.write_text("hello, this is not a database at all, but long enough to be read as a header of one")
@@ -413,6 +413,23 @@ CREATE TRIGGER a_job_is_counted AFTER INSERT ON jobs BEGIN SELECT 1; END;
 CREATE TRIGGER a_change_is_counted AFTER UPDATE OF state ON jobs BEGIN SELECT 1; END;
 PRAGMA user_version = 1;
 """
+
+
+def test_a_store_of_the_second_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    before = JobStore(path)
+    job_id = submit(before)
+    before.close()
+    with sqlite3.connect(path) as connection:
+        connection.executescript("DROP INDEX jobs_by_owner; PRAGMA user_version = 2;")
+    upgraded = JobStore(path)
+    assert [view.job_id for view in upgraded.page(JobFilter(owner="me"), limit=9).views] == [job_id]
+    upgraded.close()
+    with sqlite3.connect(path) as connection:
+        plan = connection.execute(
+            "EXPLAIN QUERY PLAN SELECT seq FROM jobs WHERE owner = 'me' ORDER BY seq DESC LIMIT 9"
+        ).fetchall()
+    assert "jobs_by_owner" in plan[0][-1]
 
 
 def test_a_store_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:

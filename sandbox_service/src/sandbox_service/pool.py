@@ -66,7 +66,7 @@ class Pool:
         self._waiters = waiters
         self._gpu_on_cpu = gpu_on_cpu
         self._arrival = asyncio.Event()
-        self._jobs: dict[str, str] = {}  # by worker
+        self._leases: dict[str, Lease] = {}  # by worker
         self._attempts: dict[str, asyncio.Task[None]] = {}
         self._pumps: list[asyncio.Task[None]] = []
         self._runner_in_doubt = False
@@ -109,13 +109,13 @@ class Pool:
         """All places, and what runs there."""
         views: list[WorkerView] = []
         for place in self._dispatcher.places():
-            job_id = self._jobs.get(place.worker_id)
-            status = "lost" if place.state == "lost" else "busy" if job_id else "idle"
+            lease = self._leases.get(place.worker_id)
+            status = "lost" if place.state == "lost" else "busy" if lease else "idle"
             views.append(
                 WorkerView(
                     worker_id=place.worker_id,
                     status=status,
-                    job_id=job_id,
+                    job_id=lease.job_id if lease else None,
                     resource_class=place.resource_class,
                     node=place.node,
                 )
@@ -150,8 +150,8 @@ class Pool:
                 raise
             # No await between lease and registration: a cancel in that gap would find no attempt to kill.
             attempt = self._attempts[lease.job_id] = asyncio.create_task(self._attempt(lease, place))
-            self._jobs[place.worker_id] = lease.job_id
-            attempt.add_done_callback(lambda _, lease=lease, place=place: self._vacate(lease, place))
+            self._leases[place.worker_id] = lease
+            attempt.add_done_callback(lambda attempt, lease=lease, place=place: self._ended(attempt, lease, place))
             self._waiters.announce(lease.job_id)
 
     async def _next(self, place: Place) -> Lease:
@@ -166,8 +166,12 @@ class Pool:
     async def _attempt(self, lease: Lease, place: Place) -> None:
         verdict = await run_lease(lease, place, dispatcher=self._dispatcher, artifacts=self._artifacts)
         self._runner_in_doubt |= verdict.runner_in_doubt
+        # The call is made before the place is free: what is leased for it next comes after the verdict on record, and
+        # both share one wait for the disk.
+        recording = asyncio.create_task(self._patiently(verdict.record))
+        self._vacate(lease, place)
         try:
-            recorded = await self._patiently(verdict.record)
+            recorded = await recording
         finally:
             self._artifacts.unpin(verdict.artifacts)
         if verdict.trouble:
@@ -176,8 +180,15 @@ class Pool:
             self._observe(verdict.result)
 
     def _vacate(self, lease: Lease, place: Place) -> None:
-        del self._attempts[lease.job_id], self._jobs[place.worker_id]
-        self._dispatcher.release(place)
+        """Frees the place, once."""
+        if self._leases.get(place.worker_id) is lease:
+            del self._leases[place.worker_id]
+            self._dispatcher.release(place)
+
+    def _ended(self, attempt: asyncio.Task[None], lease: Lease, place: Place) -> None:
+        if self._attempts.get(lease.job_id) is attempt:  # and not the job's next attempt
+            del self._attempts[lease.job_id]
+        self._vacate(lease, place)
         self._waiters.announce(lease.job_id)
         self.wake()
 

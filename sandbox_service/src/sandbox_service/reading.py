@@ -31,7 +31,9 @@ class JobReader:
 
     def page(self, wanted: JobFilter, *, limit: int, before: int | None = None) -> Page:
         """The newest jobs that pass the filter; `before` is where the page before said that this one starts."""
-        conditions, source = ["(:owner IS NULL OR owner = :owner)", "(:priority IS NULL OR priority = :priority)"], ""
+        conditions, source = ["(:priority IS NULL OR priority = :priority)"], ""
+        if wanted.owner is not None:
+            conditions.append("owner = :owner")
         if before is not None:
             conditions.append("jobs.seq < :before")
         if wanted.label is not None:

@@ -15,11 +15,12 @@ import sqlite3
 
 from openmle_gym.errors import StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _OF_OWNER = "owner = NEW.owner AND resource_class = NEW.resource_class AND priority = NEW.priority"
 _MOVED = """\
     queued = queued + (NEW.state = 'queued') - (OLD.state = 'queued'),
     running = running + (NEW.state = 'running') - (OLD.state = 'running')"""
+_BY_OWNER = "CREATE INDEX jobs_by_owner ON jobs (owner, seq);"
 _SCHEMA = f"""
 CREATE TABLE jobs (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -49,6 +50,7 @@ CREATE INDEX jobs_of_a_share ON jobs (resource_class, priority, owner, run, seq)
 CREATE INDEX jobs_of_a_lane ON jobs (resource_class, priority, seq) WHERE state = 'queued';
 CREATE INDEX jobs_by_deadline ON jobs (deadline) WHERE state = 'queued' AND deadline IS NOT NULL;
 CREATE INDEX jobs_by_state ON jobs (state, seq);
+{_BY_OWNER}
 CREATE INDEX jobs_to_shed ON jobs (completed_at) WHERE completed_at IS NOT NULL AND shed = 0;
 
 CREATE TABLE counts (state TEXT PRIMARY KEY, jobs INTEGER NOT NULL);
@@ -127,6 +129,10 @@ INSERT INTO labels SELECT l.key, l.value, old_jobs.seq FROM old_jobs, json_each(
 INSERT INTO outcomes SELECT outcome, count(*) FROM jobs WHERE outcome IS NOT NULL GROUP BY outcome;
 DROP TABLE old_jobs;
 """
+_FROM_VERSION_2 = f"""
+{_BY_OWNER}
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
 
 
 def prepare(sql: sqlite3.Connection, place: object) -> None:
@@ -141,7 +147,7 @@ def prepare(sql: sqlite3.Connection, place: object) -> None:
         return
     if (version, tables) == (0, 0):
         sql.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
-    elif version == 1:
-        sql.executescript(f"BEGIN;{_FROM_VERSION_1}COMMIT;")
+    elif version in (1, 2):
+        sql.executescript(f"BEGIN;{_FROM_VERSION_1 if version == 1 else _FROM_VERSION_2}COMMIT;")
     else:
-        raise StoreError(f"{place}: has schema version {version}; this program reads versions 1 and {SCHEMA_VERSION}")
+        raise StoreError(f"{place}: has schema version {version}; this program reads versions 1 to {SCHEMA_VERSION}")
