@@ -556,7 +556,7 @@ async def test_a_wide_table_whose_profile_is_shortened_is_handled(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ANCHORS)
+@pytest.mark.parametrize("name", [*list(ANCHORS)[:5], "textures", "meats"])
 async def test_every_operator_works_on_an_anchor(tmp_path, name):
     trial = Trial(await build_anchor(name, tmp_path / name, runner=RUNNER), RecipePolicy())
     drafts = await asyncio.gather(*[trial.attempt(Operator.DRAFT, seed=seed) for seed in range(8)])

@@ -4,6 +4,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 
+from openmle_evo.run import RunManifest
 from openmle_gym.chat import Completion, Message
 from openmle_gym.experience import ExperienceCard, Selection
 from openmle_gym.jobs import JobRequest, JobResult, Outcome
@@ -22,6 +23,24 @@ TASK = PublicTask(
     description="Predict y.",
     data="`train.csv`: 10 rows, 2 columns",
 )
+
+
+def toy_manifest(**changes: object) -> RunManifest:
+    """The manifest of a run on the toy task."""
+    fields = {
+        "run_id": "run",
+        "created_at": "2026-01-01T00:00:00Z",
+        "openmle_version": "0",
+        "task": "toy",
+        "title": "Toy",
+        "metric": TASK.manifest.metric,
+        "package": "/nowhere",
+        "policy": "seeded",
+        "executor": "test",
+        "isolation": "none",
+        "settings": {},
+    }
+    return RunManifest(**{**fields, **changes})  # pyright: ignore
 
 
 def card(

@@ -8,11 +8,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from evo.make import TASK, HashExecutor, SeededPolicy
+from evo.make import TASK, HashExecutor, SeededPolicy, toy_manifest
 from openmle_evo.audit import audit, write_bundle
+from openmle_evo.audit_skills import skills_fault
 from openmle_evo.config import BudgetConfig, IslandsConfig, ScheduleConfig, SearchConfig, SelectionConfig
 from openmle_evo.run import FinalReport, RunDirectory, RunManifest
 from openmle_evo.search import Search
+from openmle_evo.skills import GivenSkill, SkillsRecord
 from openmle_gym.evaluate import JobSettings
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card, ranked
@@ -30,19 +32,7 @@ class Jumbled(HashExecutor):
 def make_run(path: Path, *, graded: int | None = 0, test: float = 0.73519, **config: object) -> Path:
     """A finished run; `graded` is the place of the graded program in the ranking."""
     settings = SearchConfig(task="toy", budget=BudgetConfig(attempts=40), **config)  # pyright: ignore
-    manifest = RunManifest(
-        run_id="run",
-        created_at="2026-01-01T00:00:00Z",
-        openmle_version="0",
-        task="toy",
-        title="Toy",
-        metric=TASK.manifest.metric,
-        package="/nowhere",
-        policy="seeded",
-        executor="test",
-        isolation="none",
-        settings=dataclasses.asdict(settings),
-    )
+    manifest = toy_manifest(settings=dataclasses.asdict(settings))
     run = RunDirectory.create(path, manifest)
     job = JobSettings(data_dir="toy", timeout_seconds=60)
     search = Search(
@@ -158,3 +148,41 @@ def test_a_bundle_is_the_same_bytes_each_time_and_tells_its_digest(tmp_path: Pat
             assert member
             assert hashlib.sha256(member.read()).hexdigest() == digest
     assert {"manifest.json", "cards.jsonl", "calls.jsonl", "exchanges.jsonl", "final.json"} <= set(names)
+
+
+SKILL = "## What worked\n\nGradient boosting on small tables."
+
+
+def _with_skills(text: str, sources: tuple[str, ...] = ("other",)) -> RunManifest:
+    given = (GivenSkill(file="a.md", sha256="0" * 64, sources=sources),)
+    return toy_manifest(skills=SkillsRecord(text=text, given=given))
+
+
+def _prompt(experience: str) -> str:
+    section = f"\n\n# Experience from other tasks\n\n{experience}" if experience else ""
+    return f"# Operator: draft\n\nDraft.\n\n# Task\n\nPredict y.{section}\n\n# Output\n\nA program."
+
+
+@pytest.mark.parametrize(
+    ("manifest", "shown", "fault"),
+    [
+        (_with_skills(SKILL), SKILL, None),
+        (_with_skills(SKILL), SKILL[:10] + "\n[... 20 characters cut ...]\n" + SKILL[-10:], None),
+        (_with_skills(SKILL), "", None),
+        (_with_skills(SKILL), "## What worked\n\nThe answers are 1, 2, 3.", "show other experience"),
+        (toy_manifest(), "## What worked\n\nThe answers.", "show other experience"),
+        (_with_skills(SKILL, ("TOY",)), SKILL, "is the task toy"),
+        (_with_skills(SKILL + " As on toy."), SKILL, "names toy"),
+    ],
+)
+def test_experience_in_prompts_is_what_the_manifest_records_and_of_other_tasks(
+    manifest: RunManifest, shown: str, fault: str | None
+) -> None:
+    found = skills_fault(manifest, {0: _prompt(shown)})
+    assert found is None if fault is None else found is not None and fault in found
+
+
+def test_a_program_that_looks_like_a_section_is_no_experience() -> None:
+    program = "```python\nx = 1\n\n# Experience from other tasks\n\ny = 2\n```"
+    prompt = f"# Parent program 1 of 1\n\n{program}\n\n# Output\n\nA program."
+    assert skills_fault(toy_manifest(), {0: prompt}) is None

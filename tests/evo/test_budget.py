@@ -1,7 +1,16 @@
 """Ledgers, and which budget is spent first."""
 
 from evo.make import card
-from openmle_evo.budget import Ledger, ModelCall, clamped_timeout, exhausted, most_dollars, remaining, spent
+from openmle_evo.budget import (
+    Ledger,
+    ModelCall,
+    Spending,
+    affordable,
+    clamped_timeout,
+    exhausted,
+    most_dollars,
+    remaining,
+)
 from openmle_evo.config import BudgetConfig
 from openmle_gym.chat import Usage
 from openmle_gym.prompts import Remaining
@@ -20,7 +29,7 @@ def call(purpose: str = "draft", tokens: int = 10, seconds: float = 2.0, **chang
 
 def ledger(**changes: object) -> Ledger:
     cards = [card(0, 0.5).model_copy(update={"sandbox_seconds": 10.0, "queue_seconds": 100.0})]
-    made = spent(cards, [call(), call("note", failure="down", cost_usd=0.25)], 50.0)
+    made = Spending(cards, [call(), call("note", failure="down", cost_usd=0.25)]).ledger(50.0)
     return made if not changes else Ledger(**{**{f: getattr(made, f) for f in made.__slots__}, **changes})  # pyright: ignore
 
 
@@ -63,3 +72,18 @@ def test_a_programs_time_is_clamped_to_what_is_left() -> None:
 def test_the_estimate_before_a_run_is_an_upper_bound_by_hand() -> None:
     dollars = most_dollars(BudgetConfig(attempts=100), prompt_tokens=18_000, reply_tokens=32_000, prices=(0.5, 2.0))
     assert dollars == 100 * (18_000 * 0.5 + 32_000 * 2.0) / 1e6
+
+
+def test_what_attempts_under_way_may_take_is_reserved_until_they_are_settled() -> None:
+    budget, spending = BudgetConfig(sandbox_seconds=100.0), Spending()
+    spending.reserve(0, 60.0)
+    assert remaining(spending.ledger(0.0), budget, under_way=2).sandbox_seconds == 40.0
+    assert not affordable(spending.ledger(0.0), budget, 60.0)
+    assert affordable(spending.ledger(0.0), budget, 40.0)
+    spending.settle(card(0, 0.5).model_copy(update={"sandbox_seconds": 70.0}))
+    assert remaining(spending.ledger(0.0), budget, under_way=1).sandbox_seconds == 30.0
+    assert affordable(spending.ledger(0.0), budget, 60.0)  # nobody else is under way: it gets what is left
+
+
+def test_a_final_choice_is_charged_as_attempts_are() -> None:
+    assert Spending(final_seconds=12.5).ledger(0.0).sandbox_seconds == 12.5

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from evo.make import TASK, card
+from evo.make import TASK, card, toy_manifest
 from openmle_evo.audit import Finding, audit, write_bundle
 from openmle_evo.candidates import FinalJobs, candidate_cards, judging_job
 from openmle_evo.config import FinalConfig
 from openmle_evo.final import grade_finally
 from openmle_evo.final_choice import BLEND_FILE, Choice, choose_final
 from openmle_evo.report import print_summary
-from openmle_evo.run import RunDirectory, RunManifest, read_final
+from openmle_evo.run import RunDirectory, read_final
 from openmle_gym.chat import Completion
 from openmle_gym.errors import ConfigError, ExecutorUnavailable
 from openmle_gym.evaluate import Attempt, JobSettings, evaluate_reply
@@ -60,18 +60,8 @@ class Scripted:
 
 
 def open_run(folder: Path, final: FinalConfig, *, task: str = "toy") -> RunDirectory:
-    manifest = RunManifest(
-        run_id="run",
-        created_at="2026-01-01T00:00:00Z",
-        openmle_version="0",
-        task=task,
-        title="Toy",
-        metric=TASK.manifest.metric,
-        package="/nowhere",
-        policy="seeded",
-        executor="test",
-        isolation="none",
-        settings={"task": task, "final": {"strategy": final.strategy, "programs": final.programs}},
+    manifest = toy_manifest(
+        task=task, settings={"task": task, "final": {"strategy": final.strategy, "programs": final.programs}}
     )
     return RunDirectory.create(folder, manifest)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from evo.make import HashExecutor, card
+from evo.make import HashExecutor, card, toy_manifest
 from evo.make_package import make_package
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from openmle_evo.config import BudgetConfig, SearchConfig
 from openmle_evo.launch import Place, create_run, run_to_end
 from openmle_evo.priors import Evidence, distill, read_artefact, render_evidence, rewrite, write_skills
 from openmle_evo.reading import read_exchanges
-from openmle_evo.run import FinalReport, RunDirectory, RunManifest
+from openmle_evo.run import FinalReport, RunDirectory
 from openmle_evo.skills import Skill, SkillFacts, Source, read_skill
 from openmle_gym.chat import Completion, Message
 from openmle_gym.errors import ConfigError, StoreError
@@ -101,18 +101,13 @@ def test_the_text_names_kind_sources_and_counts() -> None:
 
 def stored(path: Path, package: TaskPackage, cards: Sequence[ExperienceCard], *, test: float | None = None) -> Path:
     """A run's folder with these cards; with `test`, finished and graded so."""
-    manifest = RunManifest(
+    manifest = toy_manifest(
         run_id=f"id-{path.name}",
-        created_at="2026-01-01T00:00:00Z",
-        openmle_version="0",
         task=package.name,
         title=package.name,
         metric=package.manifest.metric,
         package=str(package.root),
         policy="none",
-        executor="test",
-        isolation="none",
-        settings={},
     )
     run = RunDirectory.create(path, manifest)
     for each in cards:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import toy
-from evo.make import TASK, SeededPolicy, card
+from evo.make import TASK, SeededPolicy, card, toy_manifest
 from openmle_evo.audit import audit
 from openmle_evo.config import BudgetConfig, FinalConfig, MixtureConfig, SearchConfig
 from openmle_evo.final import grade_finally
@@ -16,7 +16,7 @@ from openmle_evo.launch import Place, create_run, run_to_end, stored_config
 from openmle_evo.protocols import TrustedClaim, final_package, seen
 from openmle_evo.reading import read_exchanges, read_run
 from openmle_evo.report.payload import page_payload
-from openmle_evo.run import RunDirectory, RunManifest, read_final, read_run_manifest
+from openmle_evo.run import RunDirectory, read_final, read_run_manifest
 from openmle_evo.search import Search
 from openmle_gym.chat import Completion, Message
 from openmle_gym.errors import ConfigError, ModelUnavailable
@@ -80,20 +80,7 @@ def settings(protocol: str = "self_valid", **others: object) -> SearchConfig:
 async def searched(
     path: Path, config: SearchConfig, policy: SeededPolicy | None = None
 ) -> tuple[ExperienceCard | None, list[ExperienceCard]]:
-    manifest = RunManifest(
-        run_id="run",
-        created_at="2026-01-01T00:00:00Z",
-        openmle_version="0",
-        task="toy",
-        title="Toy",
-        metric=TASK.manifest.metric,
-        package="/nowhere",
-        policy="seeded",
-        executor="test",
-        isolation="none",
-        protocol=config.protocol,
-        settings=dataclasses.asdict(config),
-    )
+    manifest = toy_manifest(protocol=config.protocol, settings=dataclasses.asdict(config))
     run = RunDirectory.create(path, manifest)
     search = Search(
         run=run,

@@ -11,7 +11,7 @@ from openmle_gym.jobs import Outcome
 from openmle_gym.operators import Operator
 
 
-def next_choice(cards: list[ExperienceCard], under_way: list[Attempt] | None = None, **schedule: float) -> Choice:
+def next_choice(cards: list[ExperienceCard], under_way: list[Attempt] | None = None, **schedule: float | str) -> Choice:
     config = SearchConfig(task="toy", schedule=ScheduleConfig(**schedule))  # pyright: ignore
     number = len(cards) + len(under_way or [])
     return choose(number, cards, under_way or [], Islands(config.islands, config.seed, cards), config)

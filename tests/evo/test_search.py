@@ -1,16 +1,17 @@
 """The loop: budgets, order, and going on after a kill."""
 
 import asyncio
+import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from evo.make import TASK, HashExecutor, SeededPolicy
+from evo.make import TASK, HashExecutor, SeededPolicy, toy_manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openmle_evo.config import BudgetConfig, IslandsConfig, SearchConfig
-from openmle_evo.run import RunDirectory, RunManifest, read_run_manifest
+from openmle_evo.run import RunDirectory, read_run_manifest
 from openmle_evo.search import Search
 from openmle_gym.chat import Completion, Message, Usage
 from openmle_gym.errors import ConfigError, ExecutorUnavailable, ModelUnavailable, StoreError
@@ -21,19 +22,7 @@ from openmle_gym.jobs import Executor, JobRequest, JobResult, Limits
 from openmle_gym.memory import MemoryConfig
 from openmle_gym.operators import Operator
 
-MANIFEST = RunManifest(
-    run_id="run",
-    created_at="2026-01-01T00:00:00Z",
-    openmle_version="0",
-    task="toy",
-    title="Toy",
-    metric=TASK.manifest.metric,
-    package="/nowhere",
-    policy="seeded",
-    executor="test",
-    isolation="none",
-    settings={},
-)
+MANIFEST = toy_manifest()
 
 
 def search(
@@ -303,3 +292,45 @@ async def test_a_drained_search_finishes_what_is_under_way_and_begins_nothing(tm
     await going.run_to_end()
     assert 5 <= len(run.cards()) <= 7
     assert run.pending() == []
+
+
+class Slow(HashExecutor):
+    """Lets several programs run at once; each takes half of the time that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.granted: dict[str, float] = {}
+        self.most = 0.0
+
+    async def run(self, job: JobRequest) -> JobResult:
+        key = job.idempotency_key or ""
+        assert job.timeout_seconds is not None
+        self.granted[key] = job.timeout_seconds
+        self.most = max(self.most, math.fsum(self.granted.values()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        del self.granted[key]
+        result = await super().run(job)
+        return result.model_copy(update={"program_seconds": job.timeout_seconds / 2})
+
+
+async def test_several_workers_together_never_get_more_sandbox_seconds_than_are_left(tmp_path: Path) -> None:
+    run, executor = RunDirectory.create(tmp_path, MANIFEST), Slow()
+    made = search(run, executor=executor, workers=8, sandbox_seconds=200.0)
+    await made.run_to_end()
+    assert 120.0 < executor.most <= 200.0  # three programs of 60 seconds at once, not eight
+    assert made.ledger.sandbox_seconds < 201.0  # the last one gets a second, however little is left
+    assert made.ledger.reserved_seconds == 0.0
+    assert len(run.cards()) >= 6
+
+
+async def test_a_worker_that_waits_for_budget_ends_when_told_to_stop(tmp_path: Path) -> None:
+    class Stops(Slow):
+        async def run(self, job: JobRequest) -> JobResult:
+            made.drain()
+            return await super().run(job)
+
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    made = search(run, executor=Stops(), workers=4, sandbox_seconds=60.0)
+    await asyncio.wait_for(made.run_to_end(), 30)
+    assert len(run.cards()) == 1

@@ -23,6 +23,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from openmle_erl.sft.commands import sft_data  # pandas and hydra, which the other commands do without
 
         return sft_data(arguments[1:])
+    if arguments[:1] == ["sft"]:
+        from openmle_erl.sft.train_commands import sft
+
+        return sft(arguments[1:])
+    if arguments[:1] == ["serve"]:
+        from openmle_erl.engines.serve import serve
+
+        return serve(arguments[1:])
+    if arguments[:1] in (["train"], ["status"], ["plan"]):
+        from openmle_erl.rl import commands
+
+        return getattr(commands, arguments[0])(arguments[1:])
+    if arguments[:1] == ["launch"]:
+        from openmle_erl.cluster.commands import launch
+
+        return launch(arguments[1:])
     options = _parser().parse_args(arguments)
     return run_command(lambda: options.run(options))
 
@@ -33,6 +49,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_advantages(commands)
     commands.add_parser("sft-data", help="make and check the corpus for supervised fine-tuning: collect, build, audit")
+    commands.add_parser("sft", help="supervised fine-tuning on a corpus")
+    commands.add_parser("serve", help="serve a checkpoint of this machine, for rollouts or as a policy")
+    commands.add_parser("train", help="reinforcement learning of the four operators on tasks")
+    commands.add_parser("status", help="how a training run stands, from its folder")
+    commands.add_parser("plan", help="simulate a run on a virtual clock: step time, what idles, how many workers pay")
+    commands.add_parser("launch", help="place trainers and rollout engines on a Ray cluster, or show how they would be")
     return parser
 
 

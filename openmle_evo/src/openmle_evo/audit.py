@@ -5,6 +5,7 @@ What is checked:
     cards          each attempt is judged once, and no card holds a test score
     selection      every decision, made again from the cards that it knew, comes out the same
     prompts        no prompt shows the test score of the final report
+    skills         experience that prompts show is what the manifest records, and of other tasks
     protocol       every decision went by the kind of score that the run's protocol names, and says so
     review         no program that was refused has a score, and none counts without a verdict unless settings say so
     final          the program graded on test follows by the run's strategy from validation scores at that time, and was
@@ -28,8 +29,10 @@ from openmle_gym.contracts import Contract
 from openmle_gym.evaluate import Attempt
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
+from openmle_gym.history import History
 from openmle_gym.scores import TestScore
 
+from openmle_evo.audit_skills import skills_fault
 from openmle_evo.config import SearchConfig
 from openmle_evo.final_choice import BLEND_FILE, choice_fault
 from openmle_evo.islands import Islands
@@ -40,7 +43,7 @@ from openmle_evo.reading import RunFacts, read_exchanges, read_run
 class Finding(Contract):
     """One check and what came of it."""
 
-    check: Literal["cards", "selection", "prompts", "protocol", "review", "final"]
+    check: Literal["cards", "selection", "prompts", "skills", "protocol", "review", "final"]
     passed: bool
     message: str
 
@@ -60,6 +63,7 @@ def audit(path: Path) -> list[Finding]:
         _cards(facts),
         _selection(facts),
         _prompts(facts, prompts),
+        _skills(facts, prompts),
         _protocol(facts),
         _review(facts),
         _final(facts),
@@ -79,7 +83,7 @@ def _cards(facts: RunFacts) -> Finding:
 
 def _selection(facts: RunFacts) -> Finding:
     config = _settings(facts)
-    islands, seen = Islands(config.islands, config.seed), 0
+    islands, history, seen = Islands(config.islands, config.seed), History(), 0
     every = all_seen(facts.cards, config.protocol)
     for card in sorted(facts.cards, key=lambda each: (each.selection.committed, each.attempt)):
         known = card.selection.committed
@@ -87,8 +91,9 @@ def _selection(facts: RunFacts) -> Finding:
             return Finding(check="selection", passed=False, message=f"attempt {card.attempt} knew of {known} cards")
         for committed in every[seen:known]:
             islands.commit(committed)
+            history.append(committed)
         seen = known
-        again = decide(card.attempt, every[:known], _under_way(card, facts.cards, known), islands, config)
+        again = decide(card.attempt, history, _under_way(card, facts.cards, known), islands, config)
         if (again.operator, again.parents, again.selection) != (card.operator, card.parents, card.selection):
             message = (
                 f"attempt {card.attempt} was {card.operator} of {list(card.parents)}; its cards make it "
@@ -134,6 +139,13 @@ def _prompts(facts: RunFacts, prompts: dict[int, str]) -> Finding:
     return Finding(
         check="prompts", passed=True, message=f"{len(prompts)} prompts searched for {len(scores)} test scores"
     )
+
+
+def _skills(facts: RunFacts, prompts: dict[int, str]) -> Finding:
+    fault = skills_fault(facts.manifest, prompts)
+    given = [each.file for each in facts.manifest.skills.given]
+    message = fault or (f"{', '.join(given)}: of other tasks, and in prompts as recorded" if given else "none given")
+    return Finding(check="skills", passed=fault is None, message=message)
 
 
 def _shows(text: str, score: TestScore) -> bool:

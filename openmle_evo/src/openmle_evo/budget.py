@@ -1,9 +1,13 @@
 """What a run has spent, and what is left: one ledger for each kind of expense. Pure.
 
 Waiting in the sandbox's queue is told but never charged.
+
+Sandbox seconds are reserved when an attempt begins, as many as its program may take, and settled when its card is there;
+so attempts that run side by side cannot take more together than is left. Grading is charged as it comes.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +49,8 @@ class Ledger:
 
     attempts: int
     sandbox_seconds: float
+    reserved_seconds: float = 0.0
+    """What the programs of the attempts under way may take in the sandbox, at most."""
     queue_seconds: float
     model_seconds: float
     wall_seconds: float
@@ -55,24 +61,64 @@ class Ledger:
     failed_calls: int
 
 
-def spent(cards: Sequence[ExperienceCard], calls: Sequence[ModelCall], wall_seconds: float) -> Ledger:
-    """Adds up a run."""
-    costs = [call.cost_usd for call in calls if call.cost_usd is not None]
-    return Ledger(
-        attempts=len(cards),
-        sandbox_seconds=sum(card.sandbox_seconds for card in cards),
-        queue_seconds=sum(card.queue_seconds for card in cards),
-        model_seconds=sum(call.seconds for call in calls),
-        wall_seconds=wall_seconds,
-        tokens=Usage(
-            prompt_tokens=sum(call.usage.prompt_tokens for call in calls),
-            completion_tokens=sum(call.usage.completion_tokens for call in calls),
-            estimated=any(call.usage.estimated for call in calls),
-        ),
-        dollars=sum(costs) if costs else None,
-        calls=len(calls),
-        failed_calls=sum(call.failure is not None for call in calls),
-    )
+class Spending:
+    """A run's expenses, added up as they come."""
+
+    def __init__(
+        self, cards: Iterable[ExperienceCard] = (), calls: Iterable[ModelCall] = (), *, final_seconds: float = 0.0
+    ) -> None:
+        """Args:
+        final_seconds: What final choices and gradings took in the sandbox, in earlier lives of the run.
+        """
+        self._attempts = self._calls = self._failed_calls = 0
+        self._queue_seconds = self._model_seconds = 0.0
+        self._sandbox_seconds = final_seconds
+        self._reserved: dict[int, float] = {}
+        self._tokens = Usage()
+        self._dollars: float | None = None
+        for card in cards:
+            self.settle(card)
+        for call in calls:
+            self.called(call)
+
+    def reserve(self, attempt: int, seconds: float) -> None:
+        """Sets sandbox seconds aside for an attempt that begins."""
+        self._reserved[attempt] = seconds
+
+    def settle(self, card: ExperienceCard) -> None:
+        """Charges a judged attempt, in place of what was reserved for it."""
+        self._reserved.pop(card.attempt, None)
+        self._attempts += 1
+        self._sandbox_seconds += card.sandbox_seconds
+        self._queue_seconds += card.queue_seconds
+
+    def called(self, call: ModelCall) -> None:
+        """Charges a model call, answered or not."""
+        self._calls += 1
+        self._failed_calls += call.failure is not None
+        self._model_seconds += call.seconds
+        self._tokens += call.usage
+        if call.cost_usd is not None:
+            self._dollars = (self._dollars or 0.0) + call.cost_usd
+
+    def ledger(self, wall_seconds: float) -> Ledger:
+        """What was spent so far.
+
+        Args:
+            wall_seconds: For how long the run has been open.
+        """
+        return Ledger(
+            attempts=self._attempts,
+            sandbox_seconds=self._sandbox_seconds,
+            reserved_seconds=math.fsum(self._reserved.values()),
+            queue_seconds=self._queue_seconds,
+            model_seconds=self._model_seconds,
+            wall_seconds=wall_seconds,
+            tokens=self._tokens,
+            dollars=self._dollars,
+            calls=self._calls,
+            failed_calls=self._failed_calls,
+        )
 
 
 def exhausted(ledger: Ledger, budget: BudgetConfig) -> str | None:
@@ -94,7 +140,7 @@ def exhausted(ledger: Ledger, budget: BudgetConfig) -> str | None:
 
 
 def remaining(ledger: Ledger, budget: BudgetConfig, *, under_way: int) -> Remaining:
-    """What an operator is told: attempts after the one that is being chosen, and seconds.
+    """What an operator is told: attempts after the one that is being chosen, and seconds that nobody has reserved.
 
     Args:
         under_way: Attempts that were begun and have no card yet, this one included.
@@ -102,8 +148,8 @@ def remaining(ledger: Ledger, budget: BudgetConfig, *, under_way: int) -> Remain
     sandbox = [
         limit - used
         for limit, used in (
-            (budget.sandbox_seconds, ledger.sandbox_seconds),
-            (budget.total_seconds, ledger.sandbox_seconds + ledger.model_seconds),
+            (budget.sandbox_seconds, ledger.sandbox_seconds + ledger.reserved_seconds),
+            (budget.total_seconds, ledger.sandbox_seconds + ledger.reserved_seconds + ledger.model_seconds),
         )
         if limit is not None
     ]
@@ -112,6 +158,15 @@ def remaining(ledger: Ledger, budget: BudgetConfig, *, under_way: int) -> Remain
         sandbox_seconds=max(min(sandbox), 0.0) if sandbox else None,
         wall_seconds=None if budget.wall_seconds is None else max(budget.wall_seconds - ledger.wall_seconds, 0.0),
     )
+
+
+def affordable(ledger: Ledger, budget: BudgetConfig, timeout_seconds: float) -> bool:
+    """Whether another attempt may begin now: what is not reserved pays for a whole program, or nothing is reserved.
+
+    Where it may not, it may once an attempt under way is settled.
+    """
+    left = remaining(ledger, budget, under_way=1).sandbox_seconds
+    return left is None or left >= timeout_seconds or ledger.reserved_seconds == 0.0
 
 
 def clamped_timeout(timeout_seconds: float, left: Remaining) -> float:

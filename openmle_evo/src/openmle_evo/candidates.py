@@ -60,6 +60,7 @@ class FinalJobs:
         if path.is_file():
             return JobResult.model_validate_json(path.read_text(encoding="utf-8")).validation()
         result = await self._executor.run(self._job(source, key))
+        self.run.charge_final(result.program_seconds + result.grading_seconds)
         self._folder.mkdir(exist_ok=True)
         write_whole(path, result.model_copy(update={"run_log": ""}).model_dump_json(by_alias=True))
         return result.validation()
@@ -73,9 +74,12 @@ class FinalJobs:
         path = self._folder / f"{card.program_id}.csv"
         if path.is_file():
             return path.read_bytes()
+        clock = asyncio.get_running_loop().time
+        started = clock()
         content = await self._executor.submission(judging_job(card, self.settings))
         if content is None:
             content = await self._executor.submission(self._job(card.source, f"part-{card.program_id}"))
+        self.run.charge_final(clock() - started)  # an executor does not say whether it had to run the program again
         if content is not None:
             self._folder.mkdir(exist_ok=True)
             temporary = path.with_name(f".{path.name}.{os.getpid()}")

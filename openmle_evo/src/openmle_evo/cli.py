@@ -1,4 +1,4 @@
-"""`openmle-evo`: search, resume, report, show, watch, export, audit, smoke, evaluate, compare, distill."""
+"""`openmle-evo`: search, resume, report, show, watch, serve, export, audit, smoke, evaluate, compare, distill."""
 
 import argparse
 import asyncio
@@ -52,6 +52,7 @@ from openmle_evo.report import print_summary, write_report
 from openmle_evo.run import RunDirectory
 from openmle_evo.smoke import check_run
 from openmle_evo.watch import watch
+from openmle_evo.web import serve
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells use it."""
@@ -94,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     look = commands.add_parser("watch", help="show a run in the terminal as it goes")
     look.add_argument("run_dir", type=Path, metavar="RUN")
     look.set_defaults(run=_watch)
+    page = commands.add_parser("serve", help="show a run, or all runs in a folder, in the browser as they go")
+    page.add_argument("root", type=Path, metavar="RUN_OR_FOLDER")
+    page.add_argument("--host", default="127.0.0.1", help="where to listen; by default on this machine alone")
+    page.add_argument("--port", type=int, default=8770, help="0 for any that is free")
+    page.set_defaults(run=_serve)
     export = commands.add_parser("export", help="write a run's tree, cards or curves for other tools")
     export.add_argument("run_dir", type=Path, metavar="RUN")
     export.add_argument(
@@ -225,6 +231,11 @@ def _show(options: argparse.Namespace) -> int:
 
 def _watch(options: argparse.Namespace) -> int:
     watch(options.run_dir, Console(file=sys.stdout))
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    serve(options.root, host=options.host, port=options.port)
     return 0
 
 

@@ -236,6 +236,8 @@ class SearchConfig:
     """How long prompts may be."""
     tokenizer: str = ""
     """A tokenizer.json; when set, the lengths in memory and prompt are tokens, else characters."""
+    track: list[str] = field(default_factory=list)
+    """Where the curves go as well: track=[tensorboard, wandb, mlflow], each where its package is installed."""
 
     def __post_init__(self) -> None:
         if self.policy.kind == "none":
@@ -243,6 +245,8 @@ class SearchConfig:
         _at_least("workers", self.workers, 1)
         _at_least("memory_mib", self.memory_mib, 64)
         _more_than("timeout_seconds", self.timeout_seconds, 0.0)
+        for name in self.track:
+            _one_of("track", name, ("tensorboard", "wandb", "mlflow"))
         _one_of("protocol", self.protocol, ("holdout", "two_package", "self_valid"))
         if (self.protocol == "two_package") != (self.final_task is not None):
             raise ConfigError("final_task: protocol=two_package needs it, and no other protocol takes it")

@@ -48,6 +48,7 @@ async def grade_finally(
         message=_failure(program),
         sample_submission=sample.test(),
         standing=standing(test, package),
+        sandbox_seconds=sum(each.program_seconds + each.grading_seconds for each in (program, sample)),
         cards=cards,
         finished_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
     )

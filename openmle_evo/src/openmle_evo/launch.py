@@ -41,6 +41,7 @@ from openmle_evo.protocols import FinalPackage, all_seen, final_package
 from openmle_evo.run import RunDirectory, RunManifest, read_final
 from openmle_evo.search import Search
 from openmle_evo.skills import SkillsRecord, give_skills
+from openmle_evo.tracking import open_tracking
 
 SUBMIT_KEY_VARIABLE = "OPENMLE_SANDBOX_KEY"
 GRADE_KEY_VARIABLE = "OPENMLE_SANDBOX_GRADE_KEY"
@@ -145,6 +146,12 @@ async def run_to_end(
     """
     job = _job(config, package)
     log_estimate(config)
+    tracking = open_tracking(config.track, run)
+
+    def committed(card: ExperienceCard) -> None:
+        tracking.attempt(card, search.best, search.ledger)
+        on_card(card)
+
     try:
         async with open_policies(config) as policies:
             search = Search(
@@ -157,7 +164,7 @@ async def run_to_end(
                 limits=_limits(config),
                 job=job,
                 measure=_measure(config.tokenizer),
-                on_card=on_card,
+                on_card=committed,
             )
             with _interruptible(search):
                 best = await search.run_to_end()
@@ -170,6 +177,8 @@ async def run_to_end(
         log.warning("stopped; nothing is lost: go on with `openmle-evo resume %s`", run.path)
         await _submit(run, config, package, place, job)
         raise
+    finally:
+        tracking.close()
     await _submit(run, config, package, place, job)
     return Ended(best, search.draining)
 
@@ -190,7 +199,8 @@ async def _submit(
         choice = await choose_final(cards, best, config.final, jobs=jobs, package=package)
         if earlier is None or earlier.program_id != choice.card.program_id:
             final = await grade_finally(choice.card, graded, cards=len(cards), grader=place.grader, settings=final_job)
-            run.write_final(final.model_copy(update=choice.record()))
+            run.charge_final(final.sandbox_seconds)
+            run.write_final(final.model_copy(update=choice.record() | {"sandbox_seconds": run.final_seconds()}))
     except InfrastructureError as error:
         log.warning("attempt %d is not graded on the test split yet: %s", best.attempt, error)
 

@@ -25,7 +25,8 @@ class Seconds(NamedTuple):
     wall: float
     """From the start to the last result, pauses included."""
     sandbox: float
-    """Programs and their grading; the attempts that ran side by side are added up, here and below."""
+    """Programs and their grading, those of the final choice included; what ran side by side is added up, here and
+    below."""
     model: float
     queue: float
 
@@ -58,7 +59,8 @@ class RunFacts:
         wall = datetime.fromisoformat(self.last_result_at or start) - datetime.fromisoformat(start)
         return Seconds(
             wall=max(wall.total_seconds(), 0.0),
-            sandbox=sum(card.sandbox_seconds for card in self.cards),
+            sandbox=sum(card.sandbox_seconds for card in self.cards)
+            + (self.final.sandbox_seconds if self.final else 0.0),
             model=sum(call.seconds for call in self.calls),
             queue=sum(card.queue_seconds for card in self.cards),
         )
@@ -77,15 +79,16 @@ class Exchange(NamedTuple):
     reasoning: str
 
 
-def read_exchanges(path: Path) -> dict[int, Exchange]:
-    """The prompts and replies of a run, by attempt.
+def read_exchanges(path: Path, attempt: int | None = None) -> dict[int, Exchange]:
+    """The prompts and replies of a run, or of one attempt alone, by attempt.
 
     Raises:
         StoreError: There is no run in the directory, or its store is damaged.
     """
     read_run_manifest(path)
+    query = "SELECT attempt, messages, reply FROM exchanges WHERE ?1 IS NULL OR attempt = ?1 ORDER BY attempt"
     with _reading(path / "store.sqlite") as connection:
-        rows = _rows(connection, "exchanges", "SELECT attempt, messages, reply FROM exchanges ORDER BY attempt")
+        rows = _rows(connection, "exchanges", query, attempt)
     return {attempt: _exchange(messages, reply) for attempt, messages, reply in rows}
 
 

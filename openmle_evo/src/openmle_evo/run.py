@@ -10,14 +10,11 @@
 <run>/report.html      made by `openmle-evo report`
 """
 
-import fcntl
 import json
 import os
-import sqlite3
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -26,11 +23,11 @@ from openmle_gym.contracts import Contract
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.evaluate import Attempt
 from openmle_gym.experience import ExperienceCard, Selection
+from openmle_gym.locked import LockedFolder
 from openmle_gym.manifest import Metric
 from openmle_gym.operators import Operator
 from openmle_gym.prompts import Remaining
 from openmle_gym.scores import TestScore, ValidationScore
-from openmle_gym.store import CardStore
 from pydantic import JsonValue, ValidationError
 
 from openmle_evo.budget import ModelCall
@@ -93,6 +90,8 @@ class FinalReport(Contract):
     """The sample submission's score on the same rows; None when the metric refuses it."""
     standing: Standing | None
     """None when the task has no leaderboard or there is no test score."""
+    sandbox_seconds: float = 0.0
+    """What the final choice and all gradings on test took in the sandbox, over all lives; charged as attempts are."""
     cards: int = 0
     """How many cards the run had when the program was chosen."""
     finished_at: str
@@ -119,6 +118,7 @@ CREATE TABLE IF NOT EXISTS pending (
 CREATE TABLE IF NOT EXISTS exchanges (attempt INTEGER PRIMARY KEY, messages BLOB NOT NULL, reply BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS calls (call TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS notes (attempt INTEGER PRIMARY KEY, note TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS final_runs (seconds REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS lives (seconds REAL NOT NULL);
 """
 
@@ -145,14 +145,9 @@ class RunDirectory:
         """Use `create` or `resume`."""
         self.path = path
         self.manifest = manifest
-        self._lock = (path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(f"{path}: another process is running this run") from error
-        self.store = CardStore(path / "store.sqlite")
-        self._tables = sqlite3.connect(path / "store.sqlite", isolation_level=None)
-        self._tables.execute("PRAGMA synchronous=FULL")
+        self._folder = LockedFolder(path, doing="is running this run")
+        self.store = self._folder.store
+        self._tables = self.store.connection
         self._tables.executescript(_SCHEMA)
         (self._earlier_seconds,) = self._tables.execute("SELECT total(seconds) FROM lives").fetchone()
         self._life = self._tables.execute("INSERT INTO lives VALUES (0)").lastrowid
@@ -177,17 +172,18 @@ class RunDirectory:
         return cls(path, read_run_manifest(path))
 
     def choose(self, attempt: Attempt, remaining: Remaining) -> None:
-        """Records what an attempt is about to do; it is on disk when this returns."""
+        """Records what an attempt is about to do; its reply, or the next card, carries it to the disk."""
         choice = _Choice(
             operator=attempt.operator, parents=attempt.parents, selection=attempt.selection, remaining=remaining
         )
-        self._tables.execute("INSERT INTO pending VALUES (?, ?, NULL)", (attempt.attempt, choice.model_dump_json()))
+        with self.store.unsynced():
+            self._tables.execute("INSERT INTO pending VALUES (?, ?, NULL)", (attempt.attempt, choice.model_dump_json()))
 
     def replied(self, attempt: Attempt, messages: Sequence[Message], reply: Completion) -> None:
         """Records the prompt and the policy's reply, so that a resumed run does not ask (and pay) again."""
         asked = json.dumps([message.model_dump() for message in messages], ensure_ascii=False)
         said = json.dumps({"text": reply.text, "reasoning": reply.reasoning}, ensure_ascii=False)
-        with transaction(self._tables):
+        with self.store.transaction():
             self._tables.execute(
                 "INSERT OR REPLACE INTO exchanges VALUES (?, ?, ?)",
                 (attempt.attempt, zlib.compress(asked.encode()), zlib.compress(said.encode())),
@@ -197,13 +193,11 @@ class RunDirectory:
             )
 
     def judged(self, card: ExperienceCard) -> None:
-        """Commits an attempt's card; from here on the attempt is over.
-
-        A kill between the two statements leaves a pending attempt that has a card; `pending` passes it over.
-        """
-        self.store.append(card)
-        self._tables.execute("DELETE FROM pending WHERE attempt = ?", (card.attempt,))
-        self._tables.execute("UPDATE lives SET seconds = ? WHERE rowid = ?", (self._this_life(), self._life))
+        """Commits an attempt's card; from here on the attempt is over."""
+        with self.store.transaction():
+            self.store.append(card)
+            self._tables.execute("DELETE FROM pending WHERE attempt = ?", (card.attempt,))
+            self._tables.execute("UPDATE lives SET seconds = ? WHERE rowid = ?", (self._this_life(), self._life))
 
     def cards(self) -> list[ExperienceCard]:
         """The run's cards, in the order of their commits."""
@@ -211,9 +205,12 @@ class RunDirectory:
 
     def pending(self) -> list[PendingAttempt]:
         """The attempts that were under way when the run stopped, by number."""
-        done = {card.attempt for card in self.cards()}
-        rows = self._tables.execute("SELECT attempt, choice, reply FROM pending ORDER BY attempt").fetchall()
-        return [self._restore(*row) for row in rows if row[0] not in done]
+        rows = self._tables.execute(
+            "SELECT attempt, choice, reply FROM pending WHERE attempt NOT IN (SELECT attempt FROM cards WHERE run_id = ?)"
+            " ORDER BY attempt",
+            (self.manifest.run_id,),
+        ).fetchall()
+        return [self._restore(*row) for row in rows]
 
     def _restore(self, number: int, choice: str, reply: str | None) -> PendingAttempt:
         chosen = _Choice.model_validate_json(choice)
@@ -228,8 +225,9 @@ class RunDirectory:
         return PendingAttempt(attempt, chosen.remaining, Completion.model_validate_json(reply) if reply else None)
 
     def called(self, call: ModelCall) -> None:
-        """Records a model call."""
-        self._tables.execute("INSERT INTO calls VALUES (?)", (call.model_dump_json(),))
+        """Records a model call; what comes of it carries it to the disk."""
+        with self.store.unsynced():
+            self._tables.execute("INSERT INTO calls VALUES (?)", (call.model_dump_json(),))
 
     def calls(self) -> list[ModelCall]:
         """Every model call so far, in order."""
@@ -248,6 +246,15 @@ class RunDirectory:
         """For how long the run has been open, over all its lives; of a life that was killed, up to its last card."""
         return self._earlier_seconds + self._this_life()
 
+    def charge_final(self, seconds: float) -> None:
+        """Records sandbox seconds of a final choice, or of the grading of what it chose."""
+        self._tables.execute("INSERT INTO final_runs VALUES (?)", (seconds,))
+
+    def final_seconds(self) -> float:
+        """What the final choices and gradings so far took in the sandbox."""
+        (seconds,) = self._tables.execute("SELECT total(seconds) FROM final_runs").fetchone()
+        return seconds
+
     def _this_life(self) -> float:
         return time.monotonic() - self._born
 
@@ -262,21 +269,7 @@ class RunDirectory:
     def close(self) -> None:
         """Closes the files and lets the next process in."""
         self._tables.execute("UPDATE lives SET seconds = ? WHERE rowid = ?", (self._this_life(), self._life))
-        self.store.close()
-        self._tables.close()
-        self._lock.close()
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that is done inside, or nothing."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        self._folder.close()
 
 
 def read_run_manifest(path: Path) -> RunManifest:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from openmle_gym.evaluate import Attempt
 from openmle_gym.experience import ExperienceCard, Selection
-from openmle_gym.features import best_card
+from openmle_gym.history import History
 from openmle_gym.operators import Operator
 
 from openmle_evo.config import ScheduleConfig, SearchConfig
@@ -33,6 +33,7 @@ def choose(
     Args:
         islands: As the cards have made them.
     """
+    cards = History.of(cards)
     rng = random.Random(attempt_seed(config.seed, number))
     if config.schedule.kind == "best_of_n":
         choice = _draft("independent drafts", islands, rng)
@@ -45,7 +46,7 @@ def choose(
 
 def _evolve(
     number: int,
-    cards: Sequence[ExperienceCard],
+    cards: History,
     under_way: Sequence[Attempt],
     islands: Islands,
     config: SearchConfig,
@@ -54,10 +55,10 @@ def _evolve(
     """In this order: mend a failed program; draft anew where mending went in circles; draft while there is nothing
     else to build on; then, by chance, Draft, Crossover or Improve."""
     schedule = config.schedule
-    by_attempt = {card.attempt: card for card in cards}
-    if broken := next(_to_mend(cards, under_way, by_attempt, schedule), None):
+    if broken := next(_to_mend(cards, under_way, schedule), None):
         return _debug(broken)
-    if _circles(cards, by_attempt) > sum(made.selection.reason == REPEATED for made in (*cards, *under_way)):
+    drafts = (*cards.by_operator[Operator.DRAFT], *under_way)
+    if _circles(cards) > sum(made.selection.reason == REPEATED for made in drafts):
         return _draft(REPEATED, islands, rng)
     if _drafts(cards, under_way) < schedule.initial_drafts:
         return _draft("warm-up", islands, rng)
@@ -78,7 +79,7 @@ def _evolve(
 def _select(
     operator: Operator,
     island: int,
-    cards: Sequence[ExperienceCard],
+    cards: History,
     islands: Islands,
     config: SearchConfig,
     temperature: float,
@@ -105,7 +106,7 @@ def _select(
 
 
 def _greedy(
-    cards: Sequence[ExperienceCard],
+    cards: History,
     under_way: Sequence[Attempt],
     schedule: ScheduleConfig,
     islands: Islands,
@@ -114,8 +115,8 @@ def _greedy(
     """Best-first search with random debugging, as in AIDE."""
     if _drafts(cards, under_way) < schedule.initial_drafts:
         return _draft("warm-up", islands, rng)
-    broken = list(_to_mend(cards, under_way, {card.attempt: card for card in cards}, schedule))
-    best = best_card(cards)
+    broken = list(_to_mend(cards, under_way, schedule))
+    best = cards.best
     if broken and (best is None or rng.random() < schedule.debug_probability):
         return _debug(rng.choice(broken))
     if best is None:
@@ -133,22 +134,18 @@ def _draft(reason: str, islands: Islands, rng: random.Random) -> Choice:
     return Choice(Operator.DRAFT, (), Selection(reason=reason, island=rng.randrange(count) if count > 1 else 0))
 
 
-def _drafts(cards: Sequence[ExperienceCard], under_way: Sequence[Attempt]) -> int:
-    return sum(made.operator is Operator.DRAFT for made in (*cards, *under_way))
+def _drafts(cards: History, under_way: Sequence[Attempt]) -> int:
+    return len(cards.by_operator[Operator.DRAFT]) + sum(made.operator is Operator.DRAFT for made in under_way)
 
 
-def _to_mend(
-    cards: Sequence[ExperienceCard],
-    under_way: Sequence[Attempt],
-    by_attempt: Mapping[int, ExperienceCard],
-    schedule: ScheduleConfig,
-) -> Iterator[ExperienceCard]:
+def _to_mend(cards: History, under_way: Sequence[Attempt], schedule: ScheduleConfig) -> Iterator[ExperienceCard]:
     """The failed programs that nobody has tried to mend, oldest first, but for those whose line of mending is spent."""
-    taken = {parent for made in (*cards, *under_way) if made.operator is Operator.DEBUG for parent in made.parents}
-    for card in cards:
-        if card.valid or card.attempt in taken or not card.may_parent(Operator.DEBUG):
+    mended = (*cards.by_operator[Operator.DEBUG], *under_way)
+    taken = {parent for made in mended if made.operator is Operator.DEBUG for parent in made.parents}
+    for card in cards.failures:
+        if card.attempt in taken:
             continue
-        line = _mending_line(card, by_attempt)
+        line = _mending_line(card, cards.by_attempt)
         seconds = sum(each.sandbox_seconds for each in line)
         spent = len(line) > schedule.max_debug_depth or seconds >= schedule.max_debug_seconds
         if not spent and not _in_circles(line):
@@ -168,7 +165,7 @@ def _in_circles(line: Sequence[ExperienceCard]) -> bool:
     return len(line) > 1 and line[0].error_signature is not None and line[0].error_signature == line[1].error_signature
 
 
-def _circles(cards: Sequence[ExperienceCard], by_attempt: Mapping[int, ExperienceCard]) -> int:
+def _circles(cards: History) -> int:
     """How many lines of mending have ended in circles so far."""
-    mended = [card for card in cards if card.operator is Operator.DEBUG and card.may_parent(Operator.DEBUG)]
-    return sum(_in_circles(_mending_line(card, by_attempt)) for card in mended)
+    mended = [card for card in cards.failures if card.operator is Operator.DEBUG]
+    return sum(_in_circles([card, cards.by_attempt[card.parents[0]]]) for card in mended)

@@ -16,13 +16,13 @@ from openmle_gym.chat import ChatModel, Completion, Message
 from openmle_gym.errors import ModelUnavailable
 from openmle_gym.evaluate import Attempt, JobSettings, evaluate_reply
 from openmle_gym.experience import ExperienceCard
-from openmle_gym.features import best_card
+from openmle_gym.history import History
 from openmle_gym.jobs import Executor, Limits
 from openmle_gym.memory import Measure, Recalled, recall, remembered
 from openmle_gym.prompts import PublicTask, Remaining, Surroundings, build_prompt, summary_prompt
 from openmle_gym.review import Reviewer
 
-from openmle_evo.budget import Ledger, ModelCall, Purpose, clamped_timeout, exhausted, remaining, spent
+from openmle_evo.budget import Ledger, ModelCall, Purpose, Spending, affordable, clamped_timeout, exhausted, remaining
 from openmle_evo.config import SearchConfig
 from openmle_evo.islands import Islands
 from openmle_evo.protocols import all_seen, decide, seen
@@ -50,19 +50,21 @@ class Search:
     on_card: Callable[[ExperienceCard], None] = lambda card: None
     mixture: Mapping[Purpose, ChatModel] = field(default_factory=dict)
     """Who answers for single operators, and writes notes, instead."""
-    _cards: list[ExperienceCard] = field(init=False)  # as seen under the protocol
-    _calls: list[ModelCall] = field(init=False)
+    _cards: History = field(init=False)  # as seen under the protocol
+    _spending: Spending = field(init=False)
     _notes: dict[int, str] = field(init=False)
     _islands: Islands = field(init=False)
     _under_way: dict[int, Attempt] = field(init=False)
     _resumed: list[PendingAttempt] = field(init=False)
     _reviewer: Reviewer = field(init=False)
     _draining: bool = field(init=False, default=False)
+    _settled: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._cards = all_seen(self.run.cards(), self.config.protocol)
-        self._calls = self.run.calls()
-        reviews = [call for call in self._calls if call.purpose == "review"]
+        calls = self.run.calls()
+        self._cards = History(all_seen(self.run.cards(), self.config.protocol))
+        self._spending = Spending(self._cards, calls, final_seconds=self.run.final_seconds())
+        reviews = [call for call in calls if call.purpose == "review"]
         self._reviewer = Reviewer(
             self.config.review,
             self.task,
@@ -75,11 +77,18 @@ class Search:
         self._islands = Islands(self.config.islands, self.config.seed, self._cards)
         self._resumed = self.run.pending()
         self._under_way = {pending.attempt.attempt: pending.attempt for pending in self._resumed}
+        for pending in self._resumed:
+            self._reserve(pending.attempt, pending.remaining)
 
     @property
     def ledger(self) -> Ledger:
         """What the run has spent."""
-        return spent(self._cards, self._calls, self.run.wall_seconds())
+        return self._spending.ledger(self.run.wall_seconds())
+
+    @property
+    def best(self) -> ExperienceCard | None:
+        """The best card so far, as selection sees it."""
+        return self._cards.best
 
     @property
     def draining(self) -> bool:
@@ -89,6 +98,7 @@ class Search:
     def drain(self) -> None:
         """Begins no further attempt; those under way are finished."""
         self._draining = True
+        self._settled.set()
 
     async def run_to_end(self) -> ExperienceCard | None:
         """Searches until a budget is spent; returns the best card, or None when no program was valid.
@@ -106,7 +116,7 @@ class Search:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-        return best_card(self._cards)
+        return self._cards.best
 
     def _longest_seconds(self) -> float | None:
         budget = self.config.budget
@@ -115,8 +125,19 @@ class Search:
         return max(budget.wall_seconds - self.run.wall_seconds(), 0.0) + budget.grace_seconds
 
     async def _work(self) -> None:
-        while (pending := self._next()) is not None:
+        while True:
+            while self._must_wait():
+                self._settled.clear()
+                await self._settled.wait()
+            if (pending := self._next()) is None:
+                return
             await self._step(*pending)
+
+    def _must_wait(self) -> bool:
+        """Whether what is left of the sandbox budget is reserved by the attempts under way."""
+        if self._draining or self._resumed or not self._under_way:
+            return False
+        return not affordable(self.ledger, self.config.budget, self.limits.wall_seconds)
 
     async def _step(self, attempt: Attempt, left: Remaining, reply: Completion | None) -> None:
         """One attempt, from the prompt to the committed card."""
@@ -130,9 +151,11 @@ class Search:
         self.run.judged(card)
         card = seen(card, self.config.protocol)
         self._cards.append(card)
+        self._spending.settle(card)
         self._islands.commit(card)
         del self._under_way[attempt.attempt]
-        if best_card(self._cards) is card:
+        self._settled.set()
+        if self._cards.best is card:
             self.run.write_best(card)
         self.on_card(card)
         if self.config.memory.notes == "eager":
@@ -163,15 +186,18 @@ class Search:
         left = remaining(ledger, self.config.budget, under_way=len(self._under_way) + 1)
         self.run.choose(attempt, left)
         self._under_way[number] = attempt
+        self._reserve(attempt, left)
         return PendingAttempt(attempt, left, None)
+
+    def _reserve(self, attempt: Attempt, left: Remaining) -> None:
+        self._spending.reserve(attempt.attempt, self._limits(left).wall_seconds)
 
     def _limits(self, left: Remaining) -> Limits:
         seconds = clamped_timeout(self.limits.wall_seconds, left)
         return self.limits.model_copy(update={"wall_seconds": seconds})
 
     async def _prompt(self, attempt: Attempt, left: Remaining, limits: Limits) -> list[Message]:
-        by_attempt = {card.attempt: card for card in self._cards}
-        parents = [by_attempt[number] for number in attempt.parents]
+        parents = [self._cards.by_attempt[number] for number in attempt.parents]
         recalled = recall(attempt.operator, parents, self._cards, self.config.memory)
         if self.config.memory.notes != "extractive":
             await self._write_notes(recalled.attempts)
@@ -195,8 +221,7 @@ class Search:
         await asyncio.gather(*(self._write_note(card) for card in missing))
 
     async def _write_note(self, card: ExperienceCard) -> None:
-        by_attempt = {each.attempt: each for each in self._cards}
-        parent = by_attempt[card.parents[0]] if card.parents else None
+        parent = self._cards.by_attempt[card.parents[0]] if card.parents else None
         prompt = summary_prompt(card, parent, length=self.config.memory.note_length)
         reply = await self._ask("note", card.attempt, prompt)
         self._notes[card.attempt] = reply.text
@@ -238,4 +263,4 @@ class Search:
             finished_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         )
         self.run.called(call)
-        self._calls.append(call)
+        self._spending.called(call)

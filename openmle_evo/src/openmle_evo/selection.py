@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from openmle_gym.experience import Candidate, ExperienceCard
-from openmle_gym.features import gain, method_family, new_bests, normalised_source
+from openmle_gym.features import method_family, normalised_source
+from openmle_gym.history import History
 
 from openmle_evo.config import SelectionConfig
 from openmle_evo.islands import utility
@@ -41,7 +42,7 @@ def weights_of(config: SelectionConfig, cards: Sequence[ExperienceCard], rng: ra
     """
     if config.weights == "fixed":
         return Weights(config.score, config.gain, config.novelty)
-    bests = {card.attempt for card in new_bests(cards)}
+    bests = {card.attempt for card in History.of(cards).new_bests}
     won = Counter(card.selection.weights for card in cards if card.attempt in bests)
     tried = Counter(card.selection.weights for card in cards)
     return max(EMPHASES, key=lambda arm: rng.betavariate(1 + won[arm], 1 + tried[arm] - won[arm]))
@@ -72,11 +73,11 @@ def weigh(
     """
     if config.distinct:
         members = list({normalised_source(member.source): member for member in reversed(members)}.values())[::-1]
-    by_attempt = {card.attempt: card for card in cards}
+    known = History.of(cards)
     scores = _scaled([utility(member) for member in members], config.normalise)
-    gains = _scaled_gains([gain(member, by_attempt) or 0.0 for member in members], config.normalise)
+    gains = _scaled_gains([known.gains.get(member.attempt, 0.0) for member in members], config.normalise)
     families = Counter(method_family(member.source) for member in (members if everyone is None else everyone))
-    visits = Counter(parent for card in cards for parent in card.parents)
+    visits = known.visits
     candidates = []
     for member, score, won in zip(members, scores, gains, strict=True):
         novelty = 1.0 / math.sqrt(max(families[method_family(member.source)], 1))

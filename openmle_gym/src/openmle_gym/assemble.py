@@ -1,12 +1,14 @@
 """Makes a whole task package from its parts: runs its prepare.py isolated, and puts it in place all at once."""
 
 import hashlib
+import io
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from openmle_gym.errors import PackageError
 from openmle_gym.isolation.runner import INPUTS, PYTHON, Runner, RunSpec
@@ -16,12 +18,15 @@ from openmle_gym.task import TaskPackage, load_package
 
 PUBLIC_FILES = ("description.txt", "train.csv", "test.csv", "sample_submission.csv")
 PRIVATE_FILE = "test_answer.csv"
+OTHERS = "others.zip"
+"""Holds the other public files on their way out of the isolation, such as images."""
 FILE_BYTES = 256 * MIB
 PREPARE_LIMITS = Limits(wall_seconds=300.0, memory_bytes=4096 * MIB)
 
 _DRIVER = f"""\
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 sys.path.insert(0, ".")
@@ -34,6 +39,11 @@ prepare(Path(sys.argv[1]), public, private)
 for name in {PUBLIC_FILES!r}:
     shutil.copyfile(public / name, name)
 shutil.copyfile(private / {PRIVATE_FILE!r}, {PRIVATE_FILE!r})
+names = sorted(path.relative_to(public).as_posix() for path in public.rglob("*") if path.is_file())
+if others := [name for name in names if name not in {PUBLIC_FILES!r}]:
+    with zipfile.ZipFile({OTHERS!r}, "w") as archive:
+        for name in others:
+            archive.write(public / name, name)
 """
 
 
@@ -98,10 +108,10 @@ def _finish(parts: PackageParts, building: Path, destination: Path) -> TaskPacka
 
 
 async def run_prepare(source: str, raw: Path, *, runner: Runner) -> dict[str, bytes]:
-    """The five files that a prepare.py makes from the raw data, by plain name.
+    """The files that a prepare.py makes from the raw data: the five by plain name, other public ones by relative path.
 
     Raises:
-        PackageError: It failed, or did not write one of the files.
+        PackageError: It failed, did not write one of the five, or wrote others that are too large or lead elsewhere.
         RunnerUnavailable: The isolation cannot run it.
     """
     spec = RunSpec(
@@ -109,7 +119,7 @@ async def run_prepare(source: str, raw: Path, *, runner: Runner) -> dict[str, by
         files={"run_prepare.py": _DRIVER.encode(), "prepare.py": source.encode()},
         inputs={"raw": raw},
         limits=PREPARE_LIMITS,
-        artifacts=dict.fromkeys((*PUBLIC_FILES, PRIVATE_FILE), FILE_BYTES),
+        artifacts=dict.fromkeys((*PUBLIC_FILES, PRIVATE_FILE, OTHERS), FILE_BYTES),
         labels={"purpose": "prepare"},
     )
     result = await runner.run(spec)
@@ -117,10 +127,29 @@ async def run_prepare(source: str, raw: Path, *, runner: Runner) -> dict[str, by
         raise PackageError(f"{raw.parent}: prepare.py failed:\n{result.log.text.strip()[-2000:]}")
     outputs = {}
     for name, artifact in result.artifacts.items():
-        if artifact.content is None:
+        if name == OTHERS:
+            outputs |= _other_files(artifact.content, raw) if artifact.refusal != "missing" else {}
+        elif artifact.content is None:
             raise PackageError(f"{raw.parent}: prepare.py left no usable {name}: {artifact.refusal}")
-        outputs[name] = artifact.content
+        else:
+            outputs[name] = artifact.content
     return outputs
+
+
+def _other_files(archive: bytes | None, raw: Path) -> dict[str, bytes]:
+    """The files of an archive that the isolation gave out; what wrote it is not trusted."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive or b"")) as opened:
+            members = opened.infolist()
+            if sum(member.file_size for member in members) > FILE_BYTES:
+                raise PackageError(f"{raw.parent}: prepare.py left more than {FILE_BYTES} bytes of other public files")
+            for member in members:
+                path = PurePosixPath(member.filename)
+                if path.is_absolute() or ".." in path.parts or path.name in (*PUBLIC_FILES, PRIVATE_FILE):
+                    raise PackageError(f"{raw.parent}: prepare.py left a public file {member.filename!r}")
+            return {member.filename: opened.read(member) for member in members}
+    except zipfile.BadZipFile as error:
+        raise PackageError(f"{raw.parent}: prepare.py left no usable {OTHERS}: {error}") from error
 
 
 def hash_files(root: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from openmle_gym import __version__
 from openmle_gym.anchors import ANCHORS, build_anchor
+from openmle_gym.build.command import add_build_command
 from openmle_gym.check import check_package
 from openmle_gym.check.show import print_report
 from openmle_gym.configuration import secret_from_environment
@@ -21,6 +22,7 @@ from openmle_gym.new_task import new_task
 from openmle_gym.policies.recipes import RecipePolicy
 from openmle_gym.policies.serve import serve_policy
 from openmle_gym.task import load_package
+from openmle_gym.task_commands import add_task_commands
 
 RUNNERS = ("auto", "docker", "bubblewrap", "process")
 DOCKER_IMAGE = "openmle/sandbox:cpu"
@@ -74,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--seed", type=int, default=0, help="of the split (default: 0)")
     _add_runner(new)
 
+    add_build_command(commands)
+
     anchors = commands.add_parser("anchors", help="the tasks that ship with OpenMLE")
     anchors = anchors.add_subparsers(required=True, metavar="COMMAND")
     _command(anchors, "list", _anchors_list, "list them")
@@ -88,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = _command(policy, "serve", _policy_serve, "serve it on loopback as an OpenAI-compatible endpoint")
     serve.add_argument("--port", type=int, default=8001, help="default: 8001; 0 picks a free one")
     serve.epilog = f"With {POLICY_KEY_VARIABLE} set, callers need that key."
+    add_task_commands(commands, _command, _add_runner, _runner)
     return parser
 
 
@@ -161,7 +166,13 @@ async def _new(options: argparse.Namespace) -> int:
 async def _anchors_list(options: argparse.Namespace) -> int:
     print_json(
         {
-            anchor.name: {"title": anchor.title, "metric": anchor.metric, "source": anchor.origin}
+            anchor.name: {
+                **anchor.model_dump(include={"title", "side", "kind", "modality", "metric", "train_rows", "test_rows"}),
+                "synthetic": anchor.synthetic,
+                "installed": anchor.installed,
+                "source": anchor.origin,
+                "licence": anchor.licence,
+            }
             for anchor in ANCHORS.values()
         }
     )
@@ -169,7 +180,11 @@ async def _anchors_list(options: argparse.Namespace) -> int:
 
 
 async def _anchors_build(options: argparse.Namespace) -> int:
-    names = list(ANCHORS) if options.name == "all" else [options.name]
+    names = [options.name]
+    if options.name == "all":
+        names = [anchor.name for anchor in ANCHORS.values() if anchor.installed]
+        for name in ANCHORS.keys() - set(names):
+            log.warning("skipped %s: %s is not installed", name, ANCHORS[name].library)
     runner = await _runner(options)
     built = {
         name: await build_anchor(name, options.output / name, runner=runner, force=options.force) for name in names

@@ -1,4 +1,4 @@
-"""Facts that follow from all cards: method family, gain, novelty, current best, the board. Pure, and never stored."""
+"""Facts that follow from cards: method family, gain, current best, what operators did. Pure, and never stored."""
 
 import ast
 import hashlib
@@ -10,6 +10,7 @@ from functools import cache
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.jobs import Outcome
 from openmle_gym.operators import Operator
+from openmle_gym.parsing import nodes_of, parse_source
 
 _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "boosting": (
@@ -54,12 +55,11 @@ def method_family(source: str) -> str:
     Read from the names that the program *calls* and the modules that it imports, so a comment or an unused import of a
     class does not count.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_source(source).tree
+    if tree is None:
         return "unknown"
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call):
             names.add(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
         elif isinstance(node, ast.Import):
@@ -128,36 +128,6 @@ class FamilyFacts:
     valid: int
     best: ExperienceCard | None
     """Its best valid card."""
-
-
-def by_family(cards: Sequence[ExperienceCard]) -> dict[str, FamilyFacts]:
-    """The method families that were tried, in order of first trial; replies without a program are of none."""
-    own: dict[str, list[ExperienceCard]] = {}
-    for card in cards:
-        if card.program_id is not None:
-            own.setdefault(method_family(card.source), []).append(card)
-    return {
-        family: FamilyFacts(attempts=len(group), valid=sum(card.valid for card in group), best=best_card(group))
-        for family, group in own.items()
-    }
-
-
-def repeated_errors(cards: Sequence[ExperienceCard]) -> dict[str, int]:
-    """Error signatures that came up more than once, the most frequent first."""
-    counts = Counter(card.error_signature for card in cards if card.error_signature)
-    return {signature: count for signature, count in counts.most_common() if count > 1}
-
-
-def recent_gain(cards: Sequence[ExperienceCard], last: int = 5) -> float | None:
-    """The mean of the last few gains over parents, in units of the metric, larger is better; None without any."""
-    by_attempt = {card.attempt: card for card in cards}
-    gains: list[float] = []
-    for card in reversed(cards):
-        if (won := gain(card, by_attempt)) is not None:
-            gains.append(won)
-        if len(gains) == last:
-            break
-    return sum(gains) / len(gains) if gains else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

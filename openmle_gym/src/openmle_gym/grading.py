@@ -24,6 +24,7 @@ from openmle_gym.isolation.runner import INPUTS, PYTHON, Runner, RunResult, RunS
 from openmle_gym.jobs import GRADING_LIMITS, MIB, Limits
 from openmle_gym.leaderboard import Leaderboard, Medal
 from openmle_gym.submission import AnswerKey, SubmissionFault, validate_submission
+from openmle_gym.submission_bulk import FLOAT_PRECISION
 from openmle_gym.submission_key import AnswerTarget
 from openmle_gym.task import TaskPackage
 
@@ -161,12 +162,33 @@ def hidden_answers(package: TaskPackage) -> HiddenAnswers:
     made = HiddenAnswers(
         package=package,
         key=AnswerKey(answers, manifest.columns, manifest.metric.prediction),
-        table=pack({name: text_column(answers[name]) for name in answers.columns}),
+        table=pack(answer_columns(package)),
     )
     _hidden[of] = made
     while len(_hidden) > KEPT_ANSWERS:
         _hidden.popitem(last=False)
     return made
+
+
+def answer_columns(package: TaskPackage) -> dict[str, Column]:
+    """The answers as the metric sees them: free text as it is written, all else with the types that pandas reads."""
+    answers, manifest = package.answers, package.manifest
+    verbatim = set(manifest.columns.target) if manifest.metric.prediction == "text" else set()
+    typed = pd.read_csv(
+        package.root / "data" / "private" / "test_answer.csv",
+        encoding="utf-8-sig",
+        low_memory=False,
+        float_precision=FLOAT_PRECISION,
+        index_col=False,
+    )
+    columns: dict[str, Column] = {}
+    for name in answers.columns:
+        values = typed[name].to_numpy()
+        if name not in verbatim and values.dtype.kind in "iufb" and len(values) == len(answers):
+            columns[name] = Column(values=values)
+        else:
+            columns[name] = text_column(answers[name], verbatim=name in verbatim)
+    return columns
 
 
 def _grading_spec(
@@ -190,7 +212,8 @@ def _grading_spec(
 def prediction_column(target: AnswerTarget, predictions: pd.Series) -> Column:
     """Numbers are integers where they and the answers are, so that a metric that compares text finds `1` in `1.0`."""
     if not target.is_number:
-        return coded_column(predictions.cat.codes.to_numpy(), [str(form) for form in predictions.cat.categories])
+        forms = [str(form) for form in predictions.cat.categories]
+        return coded_column(predictions.cat.codes.to_numpy(), forms, verbatim=target.is_text)
     values = predictions.to_numpy()
     if target.is_whole and np.all((values == np.rint(values)) & (np.abs(values) < 1e15)):
         values = values.astype(np.int64)

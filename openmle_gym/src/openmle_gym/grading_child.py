@@ -75,11 +75,12 @@ def read_tables() -> tuple[pd.DataFrame, pd.DataFrame, dict[str, np.ndarray]]:
     """The answers, the submission with the answers' ids, and the splits: by name [rows] bool."""
     with open("answers.npy", "rb") as file:
         _, columns = read_columns(file)
-    answers = pd.DataFrame(columns)
+    answers = pd.DataFrame(columns, copy=False)
     with open("submission.npy", "rb") as file:
         header, targets = read_columns(file)
         splits = {split: np.load(file, allow_pickle=False) for split in header["splits"]}
-    return answers, pd.DataFrame({name: targets.get(name, answers[name]) for name in header["order"]}), splits
+    order = {name: targets.get(name, answers[name]) for name in header["order"]}
+    return answers, pd.DataFrame(order, copy=False), splits
 
 
 def read_columns(file: BinaryIO) -> tuple[dict, dict[str, Any]]:

@@ -36,20 +36,25 @@ def pack(columns: Mapping[str, Column], arrays: Sequence[np.ndarray] = (), **hea
     """
     named = [{"name": name, "texts": column.texts} for name, column in columns.items()]
     words = json.dumps({**header, "columns": named}).encode()
-    file = io.BytesIO()
+    pieces: list[bytes | memoryview] = []
     for array in (np.frombuffer(words, dtype=np.uint8), *(column.values for column in columns.values()), *arrays):
-        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-    return file.getvalue()
+        plain = np.ascontiguousarray(array)
+        file = io.BytesIO()
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(plain))
+        pieces += [file.getvalue(), plain.view(np.uint8).data]
+    return b"".join(pieces)
 
 
-def text_column(cells: pd.Series) -> Column:
-    """A column of text with the type that pandas would give it on reading it from a file."""
+def text_column(cells: pd.Series, *, verbatim: bool = False) -> Column:
+    """A column of text with the type that pandas would give it on reading it from a file; or as text that it is."""
     codes, forms = pd.factorize(cells.to_numpy(dtype=object))
-    return coded_column(codes, forms.tolist())
+    return coded_column(codes, forms.tolist(), verbatim=verbatim)
 
 
-def coded_column(codes: np.ndarray, forms: Sequence[str]) -> Column:
+def coded_column(codes: np.ndarray, forms: Sequence[str], *, verbatim: bool = False) -> Column:
     """As `text_column`, of which the distinct cells are known."""
+    if verbatim:
+        return Column(values=codes.astype(np.int32), texts=forms)
     file = io.StringIO(newline="")
     csv.writer(file).writerows([[form, ""] for form in ("name", *forms)])
     read = pd.read_csv(

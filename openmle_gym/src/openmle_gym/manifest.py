@@ -23,8 +23,9 @@ class Metric(Contract):
     """Always stated; never inferred from a leaderboard's order."""
     theoretical_min: float | None = None
     theoretical_max: float | None = None
-    prediction: Literal["number", "probability", "label"] = "number"
-    """What the target columns of a submission hold: any finite number, a number in [0, 1], or a label as in train."""
+    prediction: Literal["number", "probability", "label", "text"] = "number"
+    """What the target columns of a submission hold: any finite number, a number in [0, 1], a label as in train, or free
+    text, where any cell is a prediction, an empty one too."""
 
 
 class Columns(Contract):
@@ -46,7 +47,8 @@ class HiddenSplit(Contract):
     """How the hidden answers fall into a validation and a test half."""
 
     seed: int = 0
-    validation_fraction: float = Field(default=0.5, ge=0, lt=1)
+    validation_fraction: float = Field(default=0.5, ge=0, le=1)
+    """0 where the whole is for the final test, 1 where all of it is for search (see `openmle_gym.bridges.mle_bench`)."""
 
 
 class Provenance(Contract):
@@ -73,6 +75,8 @@ class Manifest(Contract):
     columns: Columns
     hidden_split: HiddenSplit = HiddenSplit()
     provenance: Provenance = Provenance()
+    known_issues: tuple[str, ...] = ()
+    """What is known to be wrong with the task and yet is part of it, such as a leak in its official data."""
     files: dict[str, str] = Field(default_factory=dict)
     """SHA-256, in hex, of each file of the package by its relative path; empty when nothing was hashed."""
 

@@ -14,23 +14,14 @@ root; the log, which the parent's section shows, is not repeated; all lengths ho
 
 import difflib
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from openmle_gym.errors import ConfigError
 from openmle_gym.experience import ExperienceCard
-from openmle_gym.features import (
-    FamilyFacts,
-    best_card,
-    by_family,
-    gain,
-    method_family,
-    ranked,
-    recent_gain,
-    repeated_errors,
-)
+from openmle_gym.features import FamilyFacts, method_family
+from openmle_gym.history import History
 from openmle_gym.operators import Operator
 
 Measure = Callable[[str], int]
@@ -103,25 +94,26 @@ def recall(
     if config.kind == "everything":
         told = {parent.attempt for parent in parents}
         return Recalled(attempts=tuple(card for card in cards if card.valid and card.attempt not in told))
+    known = History.of(cards)
     if operator is Operator.DRAFT:
-        return Recalled(attempts=tuple(ranked(cards)[: config.draft_attempts]))
+        return Recalled(attempts=tuple(known.ranked[: config.draft_attempts]))
     if operator is Operator.DEBUG:
         (broken,) = parents
-        return Recalled(attempts=_failures(broken, cards, config.debug_failures), board=_errors(cards))
+        return Recalled(attempts=_failures(broken, known, config.debug_failures), board=_errors(known))
     if operator is Operator.IMPROVE:
         (parent,) = parents
-        family = tuple(_relatives(parent, cards, ancestors=config.improve_ancestors, siblings=config.improve_siblings))
-        children = [card for card in cards if parent.attempt in card.parents]
+        family = tuple(_relatives(parent, known, ancestors=config.improve_ancestors, siblings=config.improve_siblings))
+        children = known.children(parent.attempt)
         last = children[max(0, len(children) - config.improve_children) :]
-        return Recalled(attempts=_distinct([*family, *last], parents), board=_improve_board(parent, cards))
+        return Recalled(attempts=_distinct([*family, *last], parents), board=_improve_board(parent, known))
     both = [
         relative
         for parent in parents
         for relative in _relatives(
-            parent, cards, ancestors=config.crossover_ancestors, siblings=config.crossover_siblings
+            parent, known, ancestors=config.crossover_ancestors, siblings=config.crossover_siblings
         )
     ]
-    return Recalled(attempts=_distinct(both, parents), board=_crossover_board(parents, cards))
+    return Recalled(attempts=_distinct(both, parents), board=_crossover_board(parents, known))
 
 
 def remembered(
@@ -136,11 +128,11 @@ def remembered(
     Args:
         notes: By attempt, where somebody wrote one; else the extractive note is told.
     """
-    by_attempt = {card.attempt: card for card in cards}
+    known = History.of(cards)
     endless = config.kind == "everything"
     left = math.inf if endless else config.length
     lines: list[str] = []
-    for line in [*recalled.board, *(_line(card, by_attempt, notes, config, measure) for card in recalled.attempts)]:
+    for line in [*recalled.board, *(_line(card, known, notes, config, measure) for card in recalled.attempts)]:
         left -= measure(line) + 1
         if left < 0:
             break
@@ -179,27 +171,24 @@ def clip(text: str, limit: int, measure: Measure = len) -> str:
 
 def _line(
     card: ExperienceCard,
-    by_attempt: Mapping[int, ExperienceCard],
+    known: History,
     notes: Mapping[int, str],
     config: MemoryConfig,
     measure: Measure,
 ) -> str:
     facts = [f"score {card.validation.value:.6g}" if card.validation else str(card.outcome)]
-    won = gain(card, by_attempt)
+    won = known.gains.get(card.attempt)
     if won is not None:
         facts.append(f"{'better' if won > 0 else 'worse'} than its parent by {abs(won):.4g}" if won else "no gain")
     if card.error_signature:
         facts.append(card.error_signature)
-    note = notes.get(card.attempt) or extractive_note(card, by_attempt)
+    note = notes.get(card.attempt) or extractive_note(card, known.by_attempt)
     head = f"- attempt {card.attempt}, {card.operator}, {method_family(card.source)}, {', '.join(facts)}: "
     return head + clip(note, config.note_length, measure)
 
 
-def _relatives(
-    card: ExperienceCard, cards: Sequence[ExperienceCard], *, ancestors: int, siblings: int
-) -> list[ExperienceCard]:
-    by_attempt = {each.attempt: each for each in cards}
-    return [*_ancestors(card, by_attempt)[:ancestors], *_siblings(card, cards)[:siblings]]
+def _relatives(card: ExperienceCard, known: History, *, ancestors: int, siblings: int) -> list[ExperienceCard]:
+    return [*_ancestors(card, known.by_attempt)[:ancestors], *_siblings(card, known)[:siblings]]
 
 
 def _ancestors(card: ExperienceCard, by_attempt: Mapping[int, ExperienceCard]) -> list[ExperienceCard]:
@@ -213,34 +202,26 @@ def _ancestors(card: ExperienceCard, by_attempt: Mapping[int, ExperienceCard]) -
     return list(found.values())
 
 
-def _siblings(card: ExperienceCard, cards: Sequence[ExperienceCard]) -> list[ExperienceCard]:
+def _siblings(card: ExperienceCard, known: History) -> list[ExperienceCard]:
     """The attempts that share a parent with this one, or are Drafts as it is one; the best ranked first."""
-    shared = [
-        each
-        for each in cards
-        if each.attempt != card.attempt
-        and each.program_id is not None
-        and (set(each.parents) & set(card.parents) or (not each.parents and not card.parents))
-    ]
-    by_attempt = {each.attempt: each for each in cards}
-    families = Counter(method_family(each.source) for each in cards if each.program_id is not None)
+    shared = [each for each in known.siblings(card) if each.program_id is not None]
     utilities = [each.validation.utility for each in shared if each.validation]
     low, high = min(utilities, default=0.0), max(utilities, default=0.0)
-    most = max((gain(each, by_attempt) or 0.0 for each in shared), default=0.0)
+    most = max((known.gains.get(each.attempt, 0.0) for each in shared), default=0.0)
 
     def rank(each: ExperienceCard) -> float:
         spread = high - low
         score = (each.validation.utility - low) / spread if each.validation and spread else 0.5 * each.valid
-        won = max(gain(each, by_attempt) or 0.0, 0.0) / most if most > 0 else 0.0
-        novelty = 1.0 / math.sqrt(families[method_family(each.source)])
+        won = max(known.gains.get(each.attempt, 0.0), 0.0) / most if most > 0 else 0.0
+        novelty = 1.0 / math.sqrt(known.families[method_family(each.source)].attempts)
         return SCORE_WEIGHT * score + GAIN_WEIGHT * won + NOVELTY_WEIGHT * novelty
 
     return sorted(shared, key=lambda each: (-rank(each), each.attempt))
 
 
-def _failures(broken: ExperienceCard, cards: Sequence[ExperienceCard], most: int) -> tuple[ExperienceCard, ...]:
+def _failures(broken: ExperienceCard, known: History, most: int) -> tuple[ExperienceCard, ...]:
     """Failed attempts with a program: those with the same signature first, the latest first."""
-    failed = [card for card in reversed(cards) if card.may_parent(Operator.DEBUG) and card.attempt != broken.attempt]
+    failed = [card for card in reversed(known.failures) if card.attempt != broken.attempt]
     return tuple(sorted(failed, key=lambda card: card.error_signature != broken.error_signature)[:most])
 
 
@@ -249,15 +230,15 @@ def _distinct(found: Sequence[ExperienceCard], parents: Sequence[ExperienceCard]
     return tuple({card.attempt: card for card in found if card.attempt not in told}.values())
 
 
-def _errors(cards: Sequence[ExperienceCard]) -> tuple[str, ...]:
-    errors = [f"{signature} ({count} times)" for signature, count in list(repeated_errors(cards).items())[:5]]
+def _errors(known: History) -> tuple[str, ...]:
+    errors = [f"{signature} ({count} times)" for signature, count in known.errors.most_common(5) if count > 1]
     return (f"- errors that came up repeatedly: {', '.join(errors)}",) if errors else ()
 
 
-def _improve_board(parent: ExperienceCard, cards: Sequence[ExperienceCard]) -> tuple[str, ...]:
-    families = by_family(cards)
+def _improve_board(parent: ExperienceCard, known: History) -> tuple[str, ...]:
+    families = known.families
     lines: list[str] = []
-    best = best_card(cards)
+    best = known.best
     if best is not None and best.validation is not None and best.attempt != parent.attempt:
         lines.append(
             f"- best so far: attempt {best.attempt}, {method_family(best.source)}, score {best.validation.value:.6g}"
@@ -266,19 +247,19 @@ def _improve_board(parent: ExperienceCard, cards: Sequence[ExperienceCard]) -> t
     rare = [name for name, facts in families.items() if facts.attempts <= 2 and facts.valid]
     if rare:
         lines.append(f"- families tried at most twice: {', '.join(sorted(rare)[:6])}")
-    lines += _errors(cards)
-    trend = recent_gain(cards)
+    lines += _errors(known)
+    trend = known.recent_gain()
     if trend is not None:
         lines.append(f"- mean gain of the last attempts over their parents: {trend:+.4g} (more is better)")
     return tuple(lines)
 
 
-def _crossover_board(parents: Sequence[ExperienceCard], cards: Sequence[ExperienceCard]) -> tuple[str, ...]:
-    families = by_family(cards)
+def _crossover_board(parents: Sequence[ExperienceCard], known: History) -> tuple[str, ...]:
+    families = known.families
     first, second = (method_family(parent.source) for parent in parents)
     kinship = f"both are of the family {first}" if first == second else f"the first is {first}, the second {second}"
     told = [_family_line(name, families) for name in dict.fromkeys((first, second))]
-    return (f"- the parents: {kinship}", *told, *_errors(cards))
+    return (f"- the parents: {kinship}", *told, *_errors(known))
 
 
 def _family_line(family: str, families: Mapping[str, FamilyFacts]) -> str:

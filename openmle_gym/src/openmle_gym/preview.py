@@ -12,11 +12,12 @@ LISTED_FILES = 30
 
 
 def preview_data(public_dir: Path, columns: Columns) -> str:
-    """Lists the public files; profiles the columns of each CSV: type, missing values, distinct values, range or examples.
+    """Lists the public files, tables first; profiles the columns of each CSV: type, missing and distinct values, range or examples.
 
     Wide tables are shortened to their first columns and a count; the id and target columns are always shown.
     """
-    files = sorted(path for path in public_dir.rglob("*") if path.is_file() and path.name != "description.txt")
+    files = [path for path in public_dir.rglob("*") if path.is_file() and path.name != "description.txt"]
+    files.sort(key=lambda path: (path.suffix != ".csv", path))
     parts = []
     for path in files[:LISTED_FILES]:
         name = path.relative_to(public_dir).as_posix()

@@ -13,10 +13,11 @@ import ast
 import html
 import re
 import textwrap
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from openmle_gym.parsing import Parsed, parse_source
 
 PARSE_BUDGET_CHARACTERS = 600_000
 """What a reply holds beyond this is not parsed: Python parses a few hundred characters in a millisecond."""
@@ -108,13 +109,6 @@ def _acts(statement: ast.stmt, *, strict: bool) -> bool:
     return True
 
 
-class Parsed(NamedTuple):
-    """A syntax tree, or why there is none."""
-
-    tree: ast.Module | None
-    error: str | None
-
-
 class Parser:
     """Parses the blocks of one reply, each once, within a budget."""
 
@@ -140,14 +134,7 @@ class Parser:
         if len(source) > self._budget:
             return Parsed(None, f"not parsed: the reply holds more than {PARSE_BUDGET_CHARACTERS} characters of code")
         self._budget -= len(source)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return Parsed(ast.parse(source), None)
-        except SyntaxError as error:
-            return Parsed(None, f"line {error.lineno}: {error.msg}")
-        except (ValueError, RecursionError, MemoryError) as error:
-            return Parsed(None, f"{type(error).__name__}: {error}")
+        return parse_source(source)
 
 
 def _readings(span: Span) -> Iterator[str]:

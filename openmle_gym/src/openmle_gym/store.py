@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from openmle_gym.errors import StoreError
@@ -34,10 +35,11 @@ class CardStore:
         """
         self.path = Path(path)
         try:
-            self._connection = sqlite3.connect(self.path, isolation_level=None)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=FULL")
-            self._connection.executescript(_SCHEMA)
+            self.connection = sqlite3.connect(self.path, isolation_level=None)
+            """For the tables that the store's owner keeps in the same file."""
+            self.connection.execute("PRAGMA journal_mode=WAL")
+            self.connection.execute("PRAGMA synchronous=FULL")
+            self.connection.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
             raise StoreError(f"{self.path}: not a card store: {error}") from error
 
@@ -49,7 +51,7 @@ class CardStore:
         """
         row = (card.run_id, card.attempt, card.task, card.model_dump_json())
         try:
-            self._connection.execute("INSERT INTO cards VALUES (?, ?, ?, ?)", row)
+            self.connection.execute("INSERT INTO cards VALUES (?, ?, ?, ?)", row)
         except sqlite3.IntegrityError as error:
             raise StoreError(f"{self.path}: run {card.run_id} already has attempt {card.attempt}") from error
 
@@ -59,7 +61,7 @@ class CardStore:
 
     def _rows(self, run_id: str | None, task: str | None) -> Iterator[str]:
         query = "SELECT card FROM cards WHERE (?1 IS NULL OR run_id = ?1) AND (?2 IS NULL OR task = ?2) ORDER BY rowid"
-        return (row for (row,) in self._connection.execute(query, (run_id, task)))
+        return (row for (row,) in self.connection.execute(query, (run_id, task)))
 
     def export_jsonl(self, path: Path | str) -> int:
         """Writes every card as one line of JSON; returns how many."""
@@ -68,6 +70,26 @@ class CardStore:
             lines.writelines(row + "\n" for row in rows)
         return len(rows)
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All that is written inside, cards too, or nothing; it is on disk in the end."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.connection.execute("COMMIT")
+        finally:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+
+    @contextmanager
+    def unsynced(self) -> Iterator[None]:
+        """What is written inside outlives this process at once, and a loss of power with the next write after it."""
+        self.connection.execute("PRAGMA synchronous=NORMAL")
+        try:
+            yield
+        finally:
+            self.connection.execute("PRAGMA synchronous=FULL")
+
     def close(self) -> None:
         """Closes the file."""
-        self._connection.close()
+        self.connection.close()

@@ -15,7 +15,7 @@ from openmle_gym.manifest import Columns
 
 SHOWN_CHARACTERS = 40
 
-Prediction = Literal["number", "probability", "label"]
+Prediction = Literal["number", "probability", "label", "text"]
 Predictions = np.ndarray | pd.Categorical
 """[rows] The predictions of one target in the answers' order: finite float64 numbers, or labels as categories."""
 
@@ -46,7 +46,9 @@ class SubmissionFault(StrEnum):
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "-nan", "+nan", "null", "none", "<na>", "nat", "#n/a"})
 _PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?", re.ASCII)
-_WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
+_WHOLE_NUMBER = r"0|[1-9][0-9]{0,14}"
+_ORDINARY_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+"""What `float` reads, too; it reads more."""
 _TRUTH = {"true": "1", "false": "0"}
 
 
@@ -74,11 +76,18 @@ class AnswerIds:
 
     def __init__(self, answers: pd.DataFrame, names: Sequence[str]) -> None:
         self.names = names
-        self._cells = [answers[name].str.strip().tolist() for name in names]
-        self._rows: dict[str, int] = {}
-        for index, key in enumerate(zip(*self._cells, strict=True)):
-            if self._rows.setdefault("\x1f".join(key), index) != index:
-                raise PackageError(f"the answers have two rows with {self.spelled(key)}")
+        self._columns = [answers[name].str.strip() for name in names]
+        ids = pd.DataFrame(dict(enumerate(self._columns)))
+        if (doubled := ids.duplicated()).any():
+            raise PackageError(f"the answers have two rows with {self.spelled(ids[doubled].iloc[0].tolist())}")
+
+    @cached_property
+    def _cells(self) -> list[list[str]]:
+        return [column.tolist() for column in self._columns]
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {"\x1f".join(key): index for index, key in enumerate(zip(*self._cells, strict=True))}
 
     @cached_property
     def _rows_by_number(self) -> dict[str, int | None]:
@@ -92,24 +101,24 @@ class AnswerIds:
     @cached_property
     def texts(self) -> pd.Index | None:
         """The ids as text, without spaces around them; None where they take several columns."""
-        return pd.Index(np.array(self._cells[0], dtype=object)) if len(self.names) == 1 else None
+        return pd.Index(self._columns[0].to_numpy(dtype=object)) if len(self.names) == 1 else None
 
     @cached_property
     def places_by_number(self) -> Callable[[np.ndarray], np.ndarray] | None:
         """From [rows] int64 ids to the rows of the answers, -1 for none; None unless every id is a plain whole number."""
-        if self.texts is None or not all(map(_WHOLE_NUMBER.fullmatch, self._cells[0])):
+        if len(self.names) != 1 or not self._columns[0].str.fullmatch(_WHOLE_NUMBER).all():
             return None
-        numbers = np.array(self._cells[0]).astype(np.int64)
+        numbers = self._columns[0].astype(np.int64).to_numpy()
         least, span = int(numbers.min()), int(np.ptp(numbers)) + 1
         if span > 8 * len(numbers) + 1024:
             index = pd.Index(numbers)
             return lambda found: index.get_indexer(pd.Index(found))
         table = np.full(span + 2, -1, dtype=np.int32)  # with a place on either side for all that lie outside
         table[numbers - least + 1] = np.arange(len(numbers))
-        return lambda found: table[np.clip(found - least + 1, 0, span + 1)]
+        return lambda found: table.take(found - (least - 1), mode="clip")
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._columns[0])
 
     def key(self, index: int) -> list[str]:
         """The id of a row."""
@@ -152,16 +161,28 @@ class AnswerTarget:
 
     def __init__(self, name: str, answers: pd.Series, prediction: Prediction) -> None:
         self.name = name
-        forms = {form.strip(): form for form in answers.unique()}
-        words = {form.casefold() for form in forms} - _MISSING
-        self._numeric = bool(words) and all(_as_number(word) is not None for word in words)
-        self._boolean = bool(words) and words <= {"true", "false", "0", "1", "0.0", "1.0"}
-        self.is_number = self._numeric and prediction != "label"
+        self._answers = answers
+        forms = pd.Series(answers.unique()).str.strip()
+        words = forms[~forms.str.lower().isin(_MISSING)]
+        odd = words[~words.str.fullmatch(_ORDINARY_NUMBER)]
+        self._numeric = len(words) > 0 and all(_as_number(word) is not None for word in odd)
+        self.is_number = self._numeric and prediction in ("number", "probability")
         """Predictions are numbers; otherwise they are labels."""
         self._bounded = self.is_number and prediction == "probability"
-        self._forms = forms
-        self.is_whole = all(re.fullmatch(r"-?\d{1,15}", form) for form in forms)
+        self.is_text = prediction == "text"
+        """Predictions are free text, which is never read as anything else."""
+        self.is_whole = bool(forms.str.fullmatch(r"-?[0-9]{1,15}").all())
         """Every answer is written as an integer."""
+
+    @cached_property
+    def _forms(self) -> dict[str, str]:
+        """The answers' distinct cells by what they are without spaces around them."""
+        return {form.strip(): form for form in self._answers.unique()}
+
+    @cached_property
+    def _boolean(self) -> bool:
+        words = {form.casefold() for form in self._forms} - _MISSING
+        return bool(words) and words <= {"true", "false", "0", "1", "0.0", "1.0"}
 
     @cached_property
     def _by_meaning(self) -> dict[str, str]:
@@ -173,6 +194,8 @@ class AnswerTarget:
         Raises:
             BadCell: It is none.
         """
+        if self.is_text:
+            return cell
         if not self.is_number and cell in self._forms:
             return self._forms[cell]
         if cell.casefold() in _MISSING:
@@ -206,7 +229,7 @@ class AnswerTarget:
             values = predictions.to_numpy()
             outside = int(np.count_nonzero((values < 0) | (values > 1)))
             return f"column {self.name!r}: {outside} predictions lie outside of [0, 1]" if outside else None
-        if not self.is_number and not set(predictions.cat.categories) & set(self._forms.values()):
+        if not self.is_number and not self.is_text and not set(predictions.cat.categories) & set(self._forms.values()):
             return f"column {self.name!r}: no prediction is one of the labels"
         return None
 

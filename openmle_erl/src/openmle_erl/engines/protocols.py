@@ -3,7 +3,7 @@
 The loop knows token ids, log-probabilities and folders of weights in Hugging Face's layout, and nothing of either side's
 processes, devices or frameworks. This module needs numpy alone.
 
-Shape suffix: _T the tokens of one reply.
+Shape suffixes: _T the tokens of one reply, _N those of prompt and reply, _L layers with experts, _K experts a token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -118,6 +118,9 @@ class TrainingSample:
     """As the engine that generated them reported."""
     advantage: float
     """Of the whole reply."""
+    experts_NLK: NDArray[np.int16] | None = None
+    """The experts that the rollout engine sent each token of prompt and reply through, by layer, as `routing` describes;
+    None: not recorded."""
 
 
 class StepReport(NamedTuple):

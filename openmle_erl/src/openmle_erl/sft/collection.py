@@ -7,7 +7,6 @@ An attempt that was cut off between its reply and its verdict is judged when the
 asked again. What is accepted follows from the cards on read; there are no counters that could fall behind.
 """
 
-import fcntl
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +14,7 @@ from openmle_gym.chat import Completion, Message
 from openmle_gym.contracts import Contract
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.experience import ExperienceCard
-from openmle_gym.store import CardStore
+from openmle_gym.locked import LockedFolder
 from pydantic import JsonValue, ValidationError
 
 from openmle_erl.sft.exchanges import Exchange, ExchangeStore
@@ -47,12 +46,8 @@ class Collection:
         """Use `open`."""
         self.path = path
         self.manifest = manifest
-        self._lock = (path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(f"{path}: another process is collecting there") from error
-        self._cards = CardStore(path / "store.sqlite")
+        self._folder = LockedFolder(path, doing="is collecting there")
+        self._cards = self._folder.store
         self._exchanges = ExchangeStore(path / "store.sqlite")
 
     @classmethod
@@ -97,9 +92,8 @@ class Collection:
 
     def close(self) -> None:
         """Closes the files and lets the next process in."""
-        self._cards.close()
         self._exchanges.close()
-        self._lock.close()
+        self._folder.close()
 
 
 def read_collection_manifest(path: Path) -> CollectionManifest:

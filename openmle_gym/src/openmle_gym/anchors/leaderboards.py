@@ -12,194 +12,76 @@ import asyncio
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from openmle_gym.anchors import ANCHORS, Anchor, build_anchor
+from openmle_gym.anchors import ANCHORS, build_anchor
+from openmle_gym.anchors.baselines import Baseline, grid_baselines
+from openmle_gym.anchors.baselines_plain import plain_baselines
+from openmle_gym.anchors.definition import Anchor
+from openmle_gym.anchors.views import Inputs, read_inputs
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.metrics import METRICS
 from openmle_gym.task import TaskPackage
 
-if TYPE_CHECKING:
-    from sklearn.base import BaseEstimator
-
-SEED = 0
-LOGGED = ("linear", "ridge", "support", "random", "extra", "gradient", "histogram")
-"""For a metric of logarithms, entries that begin so are there twice."""
+LOGGED = ("rmsle", "mape")
+"""Metrics of logarithms or ratios."""
 
 
-class Baseline(NamedTuple):
-    """One line of the leaderboard."""
-
-    entry: str
-    model: "BaseEstimator"
-
-
-def baselines(anchor: Anchor) -> Iterator[Baseline]:
-    """The grid for an anchor: from dummies to boosting, a few settings each, all seeds fixed."""
-    models = _classifiers() if anchor.task_type == "classification" else _regressors()
-    for entry, (model, scaled) in models.items():
-        yield Baseline(entry, _with_preparation(model, scaled=scaled))
-        if anchor.metric == "rmsle" and entry.startswith(LOGGED):
-            yield Baseline(f"{entry}, log target", _log_target(_with_preparation(model, scaled=scaled)))
+def baselines(anchor: Anchor) -> list[Baseline]:
+    """The grid for an anchor."""
+    classification, logged = anchor.task_type == "classification", anchor.metric in LOGGED
+    if anchor.grid == "plain":
+        return list(plain_baselines(classification=classification, logged=logged))
+    probability = METRICS[anchor.metric].prediction == "probability"
+    return list(grid_baselines(anchor.grid, classification=classification, probability=probability, logged=logged))
 
 
-def score_baseline(baseline: Baseline, anchor: Anchor, package: TaskPackage) -> float:
-    """The baseline's score on all hidden rows."""
-    train = pd.read_csv(package.public_dir / "train.csv")
-    test = pd.read_csv(package.public_dir / "test.csv")
-    features = [column for column in test.columns if column != anchor.id]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = baseline.model.fit(train[features], train[anchor.target])  # pyright: ignore[reportAttributeAccessIssue]
-        if METRICS[anchor.metric].prediction == "probability":
-            predicted = model.predict_proba(test[features])[:, 1]
-        else:
-            predicted = model.predict(test[features])
-    answers = pd.to_numeric(package.answers[anchor.target]).to_numpy()
-    assert (package.answers[anchor.id].astype(int).to_numpy() == test[anchor.id].to_numpy()).all()
-    return METRICS[anchor.metric].function(answers, np.asarray(predicted))
+def score_baseline(baseline: Baseline, anchor: Anchor, package: TaskPackage, inputs: Inputs) -> float:
+    """The baseline's score on all hidden rows: the mean over the targets, each learned by itself.
+
+    A prediction of a number is kept within the training targets' range, but for the plain grid.
+    """
+    from sklearn.base import clone
+
+    spec = METRICS[anchor.metric]
+    known = pd.read_csv(package.public_dir / "train.csv", usecols=list(anchor.target))
+    features = inputs.view(baseline.view)
+    scores = []
+    for target in anchor.target:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = clone(baseline.model).fit(features.train, known[target])  # pyright: ignore[reportAttributeAccessIssue]
+            if spec.prediction == "probability":
+                predicted = model.predict_proba(features.test)[:, 1]
+            else:
+                predicted = np.asarray(model.predict(features.test))
+        if anchor.task_type == "regression" and anchor.grid != "plain":
+            predicted = predicted.clip(known[target].min(), known[target].max())
+        answers = package.answers[target]
+        numeric = pd.api.types.is_numeric_dtype(known[target])
+        truth = pd.to_numeric(answers).to_numpy() if numeric else answers.to_numpy(dtype=str)
+        scores.append(spec.function(truth, predicted if numeric else predicted.astype(str)))
+    return float(np.mean(scores))
 
 
-def make_leaderboard(anchor: Anchor, package: TaskPackage) -> pd.DataFrame:
-    """The whole grid with its scores, the best first: columns rank, entry, score."""
+def make_leaderboard(
+    anchor: Anchor, package: TaskPackage, *, wanted: Callable[[Baseline], bool] = lambda _: True
+) -> pd.DataFrame:
+    """The grid, or what is wanted of it, with its scores, the best first: columns rank, entry, score."""
+    inputs = read_inputs(package.public_dir, package.manifest.columns)
     rows = []
-    for baseline in baselines(anchor):
-        rows.append((baseline.entry, round(score_baseline(baseline, anchor, package), 8)))
+    for baseline in filter(wanted, baselines(anchor)):
+        rows.append((baseline.entry, round(score_baseline(baseline, anchor, package, inputs), 8)))
         print(f"{rows[-1][1]:.6f}  {baseline.entry}", file=sys.stderr)
     table = pd.DataFrame(rows, columns=["entry", "score"])
     better = METRICS[anchor.metric].higher_is_better
     table = table.sort_values(["score", "entry"], ascending=[not better, True], ignore_index=True)
     table.insert(0, "rank", table["score"].rank(method="min", ascending=not better).astype(int))
     return table
-
-
-def _with_preparation(model: "BaseEstimator", *, scaled: bool) -> "BaseEstimator":
-    from sklearn.base import clone
-    from sklearn.compose import make_column_selector, make_column_transformer
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-    filled = SimpleImputer(strategy="median")
-    numbers = make_pipeline(filled, StandardScaler()) if scaled else filled
-    prepared = make_column_transformer(
-        (numbers, make_column_selector(dtype_include="number")),
-        (OneHotEncoder(handle_unknown="ignore", sparse_output=False), make_column_selector(dtype_exclude="number")),
-    )
-    return make_pipeline(prepared, clone(model))
-
-
-def _log_target(model: "BaseEstimator") -> "BaseEstimator":
-    from sklearn.compose import TransformedTargetRegressor
-
-    return TransformedTargetRegressor(model, func=np.log1p, inverse_func=np.expm1)
-
-
-def _classifiers() -> Mapping[str, tuple["BaseEstimator", bool]]:
-    """Models by entry, and whether their numeric columns are scaled."""
-    from sklearn.calibration import CalibratedClassifierCV
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-    from sklearn.dummy import DummyClassifier
-    from sklearn.ensemble import (
-        ExtraTreesClassifier,
-        GradientBoostingClassifier,
-        HistGradientBoostingClassifier,
-        RandomForestClassifier,
-    )
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.naive_bayes import GaussianNB
-    from sklearn.neighbors import KNeighborsClassifier
-    from sklearn.neural_network import MLPClassifier
-    from sklearn.svm import SVC
-    from sklearn.tree import DecisionTreeClassifier
-
-    models: dict[str, tuple[BaseEstimator, bool]] = {
-        "dummy, most frequent class": (DummyClassifier(strategy="prior"), False),
-        "dummy, random by class shares": (DummyClassifier(strategy="stratified", random_state=SEED), False),
-        "naive Bayes": (GaussianNB(), False),
-        "naive Bayes, smoothing 0.1": (GaussianNB(var_smoothing=0.1), True),
-        "linear discriminant, shrinkage auto": (LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"), False),
-    }
-    for c in (0.001, 0.01, 0.1, 1.0, 10.0):
-        models[f"logistic regression, C={c:g}"] = (LogisticRegression(C=c, max_iter=1000), True)
-    for k in (1, 3, 5, 10, 25, 50):
-        models[f"{k} nearest neighbours"] = (KNeighborsClassifier(k), True)
-    for depth in (1, 2, 3, 5, 8, None):
-        models[f"decision tree, depth {depth or 'free'}"] = (
-            DecisionTreeClassifier(max_depth=depth, random_state=SEED),
-            False,
-        )
-    for c in (0.1, 1.0, 10.0):
-        for kernel in ("linear", "rbf"):
-            machine = CalibratedClassifierCV(SVC(C=c, kernel=kernel), cv=3)
-            models[f"support vectors, {kernel}, C={c:g}"] = (machine, True)
-    for trees in (10, 50, 200):
-        for leaf in (1, 5):
-            forest = RandomForestClassifier(trees, min_samples_leaf=leaf, random_state=SEED)
-            extra = ExtraTreesClassifier(trees, min_samples_leaf=leaf, random_state=SEED)
-            models[f"random forest, {trees} trees, leaf {leaf}"] = (forest, False)
-            models[f"extra trees, {trees} trees, leaf {leaf}"] = (extra, False)
-    for rounds, rate in ((50, 0.1), (150, 0.1), (100, 0.03)):
-        boosted = GradientBoostingClassifier(n_estimators=rounds, learning_rate=rate, random_state=SEED)
-        models[f"gradient boosting, {rounds} rounds, rate {rate}"] = (boosted, False)
-        histograms = HistGradientBoostingClassifier(max_iter=rounds, learning_rate=rate, random_state=SEED)
-        models[f"histogram boosting, {rounds} rounds, rate {rate}"] = (histograms, False)
-    for width in (16, 64):
-        network = MLPClassifier((width,), alpha=0.01, max_iter=300, random_state=SEED)
-        models[f"neural network, {width} units"] = (network, True)
-    return models
-
-
-def _regressors() -> Mapping[str, tuple["BaseEstimator", bool]]:
-    """Models by entry, and whether their numeric columns are scaled."""
-    from sklearn.dummy import DummyRegressor
-    from sklearn.ensemble import (
-        ExtraTreesRegressor,
-        GradientBoostingRegressor,
-        HistGradientBoostingRegressor,
-        RandomForestRegressor,
-    )
-    from sklearn.linear_model import BayesianRidge, Lasso, LinearRegression, Ridge
-    from sklearn.neighbors import KNeighborsRegressor
-    from sklearn.svm import SVR
-    from sklearn.tree import DecisionTreeRegressor
-
-    models: dict[str, tuple[BaseEstimator, bool]] = {
-        "dummy, mean": (DummyRegressor(strategy="mean"), False),
-        "dummy, median": (DummyRegressor(strategy="median"), False),
-        "linear regression": (LinearRegression(), True),
-        "Bayesian ridge": (BayesianRidge(), True),
-    }
-    for alpha in (1.0, 10.0, 100.0):
-        models[f"ridge, alpha {alpha:g}"] = (Ridge(alpha=alpha), True)
-    for alpha in (0.01, 1.0):
-        models[f"lasso, alpha {alpha:g}"] = (Lasso(alpha=alpha, max_iter=5000), True)
-    for k in (1, 3, 10, 30):
-        models[f"{k} nearest neighbours"] = (KNeighborsRegressor(k), True)
-    for depth in (1, 3, 6, None):
-        models[f"decision tree, depth {depth or 'free'}"] = (
-            DecisionTreeRegressor(max_depth=depth, random_state=SEED),
-            False,
-        )
-    for c in (0.1, 1.0, 10.0, 100.0):
-        models[f"support vectors, rbf, C={c:g}"] = (SVR(C=c), True)
-    for trees in (10, 100):
-        for leaf in (1, 5):
-            forest = RandomForestRegressor(trees, min_samples_leaf=leaf, random_state=SEED)
-            extra = ExtraTreesRegressor(trees, min_samples_leaf=leaf, random_state=SEED)
-            models[f"random forest, {trees} trees, leaf {leaf}"] = (forest, False)
-            models[f"extra trees, {trees} trees, leaf {leaf}"] = (extra, False)
-    for rounds, rate in ((50, 0.1), (150, 0.1), (100, 0.03)):
-        boosted = GradientBoostingRegressor(n_estimators=rounds, learning_rate=rate, random_state=SEED)
-        models[f"gradient boosting, {rounds} rounds, rate {rate}"] = (boosted, False)
-        histograms = HistGradientBoostingRegressor(max_iter=rounds, learning_rate=rate, random_state=SEED)
-        models[f"histogram boosting, {rounds} rounds, rate {rate}"] = (histograms, False)
-    return models
 
 
 def main() -> None:
@@ -209,7 +91,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, help="where to write; by default the anchor's own folder")
     options = parser.parse_args()
     anchor = ANCHORS[options.name]
-    folder = options.folder or Path(__file__).parent / anchor.source
+    folder = options.folder or Path(__file__).parent / anchor.folder
     with tempfile.TemporaryDirectory() as scratch:
         runner = ProcessRunner(allow_no_isolation=True)  # prepare.py is our own
         package = asyncio.run(build_anchor(anchor.name, Path(scratch) / anchor.name, runner=runner))

@@ -10,6 +10,26 @@ from openmle_gym.policies.recipe_metrics import own_score
 from openmle_gym.policies.recipe_prompt import MOST_CATEGORIES, TaskFacts
 from openmle_gym.policies.recipe_source import Imports, indented, literal, literals
 
+PICTURES = """
+
+def picture(name):
+    # A grey PNG file of 8 bits whose rows are not filtered.
+    png = (DATA / name).read_bytes()
+    width, height = unpack(">II", png[16:24])
+    rows = decompressobj().decompress(png[png.index(b"IDAT") + 4 :])
+    return np.frombuffer(rows, dtype=np.uint8).reshape(height, width + 1)[:, 1:].astype(float)
+
+
+def blocks(names):
+    # Brightness and roughness along both sides, in 4 x 4 blocks.
+    pixels = np.stack([picture(name) for name in names])
+    columns = []
+    for layer in (pixels, np.abs(np.diff(pixels, axis=1)), np.abs(np.diff(pixels, axis=2))):
+        down, right = (np.linspace(0, size, 5).astype(int)[:-1] for size in layer.shape[1:])
+        columns.append(np.add.reduceat(np.add.reduceat(layer, down, axis=1), right, axis=2).reshape(len(layer), -1))
+    return np.hstack(columns)
+
+"""
 SECOND_VOCABULARY = {
     "X_train": "features",
     "X_test": "new_features",
@@ -107,6 +127,16 @@ class _Renderer:
             lines.append(
                 f"train = train.sample(n=min(len(train), {SAMPLED_ROWS:_}), random_state=SEED).reset_index(drop=True)"
             )
+        if facts.pictures:
+            self.imports.name("struct.unpack")
+            self.imports.name("zlib.decompressobj")
+            lines.append(PICTURES)
+        for name in facts.pictures:
+            lines += [
+                f"{table} = {table}.join(pd.DataFrame(blocks({table}[{literal(name)}])).add_prefix({literal(name + '_')}))"
+                for table in ("train", "test")
+            ]
+            lines.append(f"train, test = (table.drop(columns={literal(name)}) for table in (train, test))")
         return "\n".join(lines)
 
     @property

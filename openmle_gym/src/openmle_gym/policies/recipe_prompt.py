@@ -11,13 +11,15 @@ from openmle_gym.operators import Operator
 
 MOST_CATEGORIES = 50
 """A text column with more distinct values than this is free text, not a category."""
+PICTURE_COLUMNS = 48
+"""What a column of image files becomes."""
 CLASS_METRICS = re.compile(r"accuracy|auc|f1|f_?beta|log_?loss|kappa|gini|precision|recall|mcc|matthews|brier|entropy")
 PROBABILITY_METRICS = re.compile(r"auc|log_?loss|gini|average_precision|brier|entropy")
 
 _FILE = re.compile(r"^`(?P<name>.+)`: (?P<first>first )?(?P<rows>\d+) rows, (?P<columns>\d+) columns$")
 _COLUMN = re.compile(
     r"^  - (?P<name>.+): (?P<kind>integer|number|boolean|text), (?P<distinct>\d+) distinct"
-    r"(?:, (?P<missing>\d+) missing)?(?:, (?P<low>\S+) to (?P<high>\S+)|, such as .*)?$"
+    r"(?:, (?P<missing>\d+) missing)?(?:, (?P<low>\S+) to (?P<high>\S+)|, such as (?P<examples>.*))?$"
 )
 _PARENT = re.compile(
     r"# Parent program \d+ of \d+\n\n(?P<verdict>- outcome: .*?)\n\n(?P<fence>`{3,})python\n", re.DOTALL
@@ -36,6 +38,8 @@ class Column:
     low: float | None
     """None for columns without numbers."""
     high: float | None
+    picture: bool = False
+    """Whether its values name PNG files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,29 +97,38 @@ class TaskFacts:
 
     @property
     def feature_count(self) -> int:
-        """How many features train.csv has, also where its profile was shortened."""
-        return max(1, self.train.column_count - len(self.train.columns) + len(self.features))
+        """How many features train.csv has, also where its profile was shortened; a column of images counts as many."""
+        listed = max(1, self.train.column_count - len(self.train.columns) + len(self.features))
+        return listed + (PICTURE_COLUMNS - 1) * len(self.pictures)
 
     @property
     def shortened(self) -> bool:
         """Whether there are features that the profile does not show."""
-        return len(self.features) < self.feature_count
+        return len(self.features) + (PICTURE_COLUMNS - 1) * len(self.pictures) < self.feature_count
 
     @cached_property
     def numeric_count(self) -> int:
         """About how many features are numbers."""
         numeric = sum(c.kind in ("integer", "number") for c in self.features)
-        return round(numeric * self.feature_count / max(1, len(self.features)))
+        listed = self.feature_count - (PICTURE_COLUMNS - 1) * len(self.pictures)
+        return round(numeric * listed / max(1, len(self.features))) + PICTURE_COLUMNS * len(self.pictures)
 
     @cached_property
     def has_categories(self) -> bool:
         """Whether a feature is a boolean or a text of few distinct values."""
-        return any(c.kind == "boolean" or (c.kind == "text" and c.distinct <= MOST_CATEGORIES) for c in self.features)
+        texts = [c for c in self.features if c.kind == "text" and not c.picture]
+        return any(c.kind == "boolean" for c in self.features) or any(c.distinct <= MOST_CATEGORIES for c in texts)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """Features of free text: of several words or not, too many distinct values for a category."""
-        return tuple(c.name for c in self.features if c.kind == "text" and c.distinct > MOST_CATEGORIES)
+        texts = [c for c in self.features if c.kind == "text" and not c.picture]
+        return tuple(c.name for c in texts if c.distinct > MOST_CATEGORIES)
+
+    @cached_property
+    def pictures(self) -> tuple[str, ...]:
+        """Features that name image files."""
+        return tuple(c.name for c in self.features if c.picture)
 
     @cached_property
     def has_missing(self) -> bool:
@@ -243,6 +256,7 @@ def _read_column(match: re.Match[str]) -> Column:
         missing=int(match["missing"] or 0),
         low=float(match["low"]) if match["low"] else None,
         high=float(match["high"]) if match["high"] else None,
+        picture=".png'" in (match["examples"] or ""),
     )
 
 

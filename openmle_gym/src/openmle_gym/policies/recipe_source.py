@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from openmle_gym.policies.recipe_settings import Value
 
 _WIDTH = 100
-_STANDARD_LIBRARY = ("itertools", "pathlib")
+_STANDARD_LIBRARY = ("itertools", "pathlib", "struct", "zlib")
 
 
 class Imports:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from openmle_gym.parsing import parse_source, walk
 from openmle_gym.review.sources import Source, predictions
 from openmle_gym.review.syntax import Syntax, dotted, path_argument
 
@@ -286,8 +287,7 @@ def _hard_coded(program: Parsed) -> Iterator[Evidence]:
         if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
             if id(node) in seen:
                 continue
-            inside = list(ast.walk(node))
-            seen |= set(map(id, inside))
+            seen |= set(map(id, walk(node)))
             numbers = _numbers(node)
             if numbers >= MOST_NUMBERS:
                 yield Evidence(node.lineno, f"holds {numbers} numbers in one literal")
@@ -352,11 +352,14 @@ DETECTORS: Mapping[str, Detector] = {
 
 def first_evidence(source: str) -> tuple[str, Evidence] | None:
     """What the first detector with a finding says; None for a program that does not parse, as it cannot run."""
+    tree = parse_source(source).tree
+    if tree is None:
+        return None
     try:
-        program = Parsed(ast.parse(source))
+        program = Parsed(tree)
         for signature, detector in DETECTORS.items():
             if (evidence := next(detector(program), None)) is not None:
                 return signature, evidence
         return next(_predicts_nothing(program), None)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (ValueError, RecursionError, MemoryError):
         return None

@@ -8,10 +8,11 @@ out only where nothing but the sample submission, the test inputs, constants and
 import ast
 import builtins
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from openmle_gym.parsing import walk
 from openmle_gym.review.syntax import Syntax, dotted, path_argument, root_name
 
 
@@ -61,6 +62,18 @@ _LISTING = frozenset({"os.listdir", "os.scandir", "os.walk", "os.popen", "os.sys
 _SHUFFLING = frozenset({"sample", "permutation", "permuted", "shuffle", "choice"})
 _COPYING = frozenset({"shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.move", "os.rename", "os.replace"})
 _BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__"}
+_ACTING = (ast.comprehension, ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Call)
+_STILL = (ast.Name, ast.Constant)
+_BINDING = (
+    ast.ClassDef,
+    ast.Match,
+    ast.AsyncFunctionDef,
+    ast.ImportFrom,
+    ast.FunctionDef,
+    ast.Lambda,
+    ast.Name,
+    ast.ExceptHandler,
+)
 _FILE = re.compile(r"\.\w{2,7}$|train|test|sample|submission", re.IGNORECASE)
 
 
@@ -93,6 +106,8 @@ class _Flow:
         self._handles: dict[str, int] = {}
         self._sinks: dict[int, Sources] = {}
         self._function = ""
+        self._acting = _Kept(_acting)
+        self._children = _Kept(_child_expressions)
         self.clear = True
         self._shuffles_sample = self._writes_constant = self._reads_more = False
         self._collect(program.nodes)
@@ -123,6 +138,8 @@ class _Flow:
     def _collect(self, nodes: Sequence[ast.AST]) -> None:
         methods: set[ast.AST] = set()
         for node in nodes:
+            if not isinstance(node, _BINDING):
+                continue
             match node:
                 case ast.ClassDef(name=name, body=body):
                     self._names[name] = LEARNT
@@ -160,8 +177,7 @@ class _Flow:
             self._statement(statement, control)
 
     def _statement(self, node: ast.stmt, control: Sources) -> None:
-        for each in _own_expressions(node):
-            self._effects(each, control)
+        self._effects(node, control)
         match node:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
@@ -245,9 +261,9 @@ class _Flow:
         texts = [each.value for each in modes if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         return any(re.fullmatch(r"[wax][bt+]*", text) for text in texts)
 
-    def _effects(self, expression: ast.expr, control: Sources) -> None:
-        """What the calls inside an expression do to the names that they touch."""
-        for node in ast.walk(expression):
+    def _effects(self, statement: ast.stmt, control: Sources) -> None:
+        """What the calls inside a statement's expressions do to the names that they touch."""
+        for node in self._acting.of(statement):
             if isinstance(node, ast.comprehension):
                 self._bind(node.target, self._of(node.iter), node.iter)
             elif isinstance(node, ast.NamedExpr):
@@ -336,7 +352,7 @@ class _Flow:
             case ast.Lambda():
                 return LEARNT
             case _:
-                return frozenset[Source]().union(*map(self._of, _child_expressions(node)))
+                return frozenset[Source]().union(*map(self._of, self._children.of(node)))
 
     def _of_name(self, name: str) -> Sources:
         if name in self._names:
@@ -373,6 +389,25 @@ class _Flow:
             random = {Source.RANDOM} if method in _SHUFFLING else NOTHING
             return sources | self._of(value) | random
         return sources | self._of(call.func)
+
+
+class _Kept:
+    """What a function finds in a node, found once: the rounds to the fixed point go through the same nodes."""
+
+    def __init__(self, find: Callable[..., Iterable[Any]]) -> None:
+        self._find = find
+        self._found: dict[ast.AST, list[Any]] = {}
+
+    def of(self, node: ast.AST) -> list[Any]:
+        if (found := self._found.get(node)) is None:
+            found = self._found[node] = list(self._find(node))
+        return found
+
+
+def _acting(statement: ast.stmt) -> list[ast.AST]:
+    """The nodes of a statement's expressions that may change what a name holds, or what a function returns."""
+    expressions = [each for each in _own_expressions(statement) if not isinstance(each, _STILL)]
+    return [node for each in expressions for node in walk(each) if isinstance(node, _ACTING)]
 
 
 def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:

@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Sequence
 
+from openmle_gym.parsing import nodes_of, walk
+
 
 def dotted(node: ast.expr, imports: dict[str, str]) -> str:
     """`np.random.shuffle` as `numpy.random.shuffle`; empty where it is not a chain of names."""
@@ -63,7 +65,7 @@ class Texts:
     def of(self, node: ast.expr, depth: int = 4) -> list[str]:
         """In no particular order; empty where there is none."""
         found: list[str] = []
-        for each in ast.walk(node):
+        for each in walk(node):
             if isinstance(each, ast.Constant) and isinstance(each.value, str):
                 found.append(each.value)
             elif isinstance(each, ast.Name) and depth:
@@ -77,7 +79,7 @@ class Syntax:
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
-        self.nodes = list(ast.walk(tree))
+        self.nodes = nodes_of(tree)
         """Outer ones before those inside them."""
         self.imports = imported(self.nodes)
         self.texts = Texts(self.nodes)

@@ -48,11 +48,8 @@ function progressAxis(kind) {
 function drawCurve() {
   const svg = byId("curve").querySelector("svg");
   const valid = run.attempts.filter((attempt) => attempt.utility !== null);
-  if (!valid.length) {
-    svg.remove();
-    byId("curve").append(el("p", { class: "empty" }, run.attempts.length ? "No program has run to a score." : "No attempt has finished yet."));
-    return;
-  }
+  emptyFigure(byId("curve"), valid.length ? null : run.attempts.length ? "No program has run to a score." : "No attempt has finished yet.");
+  if (!valid.length) return;
   const width = Math.max(280, byId("curve").clientWidth);
   const height = width < 600 ? 260 : 340;
   const places = progressAxis(curveAxis);

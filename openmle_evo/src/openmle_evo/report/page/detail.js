@@ -3,6 +3,8 @@
 let selected = null;
 let opener = null;
 const folded = new Map();
+/* What a page that is served can show beside what it holds. */
+let moreParts = () => [];
 
 function openDetail(attempt) {
   const panel = byId("detail");
@@ -50,6 +52,7 @@ function detailParts(attempt) {
     ...changes(attempt),
     fold("program", "Program", true, program(attempt)),
     fold("log", "Log", attempt.rank === null, log(attempt)),
+    ...moreParts(attempt),
   ].filter((part) => part !== null);
 }
 

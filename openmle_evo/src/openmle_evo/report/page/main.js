@@ -5,7 +5,7 @@ function head() {
   const title = manifest.title || manifest.task;
   const state = final
     ? `Finished ${moment(final.finished_at)}`
-    : `Unfinished: ${plural(run.attempts.length, "attempt")} finished${run.under_way ? `, ${run.under_way} under way` : ""}${run.last_result_at ? `, the last result ${moment(run.last_result_at)}` : ""}`;
+    : `${{ true: "Running", false: "Stopped" }[run.running] ?? "Unfinished"}: ${plural(run.attempts.length, "attempt")} finished${run.under_way ? `, ${run.under_way} under way` : ""}${run.last_result_at ? `, the last result ${moment(run.last_result_at)}` : ""}`;
   const items = [
     ["Metric", `${metric.name}, ${metric.higher_is_better ? "higher" : "lower"} is better`],
     ["Protocol", manifest.final_package ? `${manifest.protocol}, graded on ${manifest.final_package.name}` : manifest.protocol],
@@ -178,19 +178,23 @@ function showTip(event) {
   tip.style.top = `${place.top > tip.offsetHeight + 12 ? place.top - tip.offsetHeight - 8 : place.bottom + 8}px`;
 }
 
-byId("top").append(...head());
-byId("figures").append(...keyFigures());
-byId("notices").append(...notices());
+function show() {
+  byId("top").replaceChildren(...head());
+  byId("figures").replaceChildren(...keyFigures());
+  byId("notices").replaceChildren(...notices());
+  drawCurve();
+  drawTree();
+  byId("operators").replaceChildren(operatorsTable());
+  byId("outcomes").replaceChildren(outcomesTable());
+  byId("errors").replaceChildren(errorsTable());
+  drawBudget();
+  byId("attempts").replaceChildren(attemptsTable());
+  byId("settings").replaceChildren(...settingsTable());
+  byId("provenance").replaceChildren(...provenance());
+}
+
 curveControls();
-drawCurve();
-drawTree();
-byId("operators").append(operatorsTable());
-byId("outcomes").append(outcomesTable());
-byId("errors").append(errorsTable());
-drawBudget();
-byId("attempts").append(attemptsTable());
-byId("settings").append(...settingsTable());
-byId("provenance").append(...provenance());
+show();
 
 document.addEventListener("click", (event) => { const node = markAt(event); if (node) openMark(node); });
 document.addEventListener("keydown", onKey);
@@ -202,6 +206,7 @@ let drawnWidth = byId("curve").clientWidth;
 new ResizeObserver(() => {
   if (byId("curve").clientWidth === drawnWidth) return;
   drawnWidth = byId("curve").clientWidth;
-  if (run.attempts.length) { if (validCount) drawCurve(); drawBudget(); }
+  drawCurve();
+  drawBudget();
 }).observe(byId("curve"));
 followLink();

@@ -3,7 +3,7 @@
 const COLUMN = 34;
 const ROW = 54;
 const RADIUS = 12;
-const tree = { scale: 1, width: 0, height: 0 };
+const tree = { scale: 1, width: 0, height: 0, fitted: false };
 
 const FAILURES = {
   code_execution_error: "the program failed",
@@ -16,13 +16,9 @@ const FAILURES = {
 
 function drawTree() {
   const svg = byId("tree").querySelector("svg");
-  if (!run.attempts.length) {
-    svg.remove();
-    byId("tree").append(el("p", { class: "empty" }, "No attempt has finished yet."));
-    return;
-  }
+  emptyFigure(byId("tree"), run.attempts.length ? null : "No attempt has finished yet.");
+  if (!run.attempts.length) return;
   const { nodes, columns, rows } = placeTree(run.attempts);
-  tree.nodes = nodes;
   tree.width = columns * COLUMN + 20;
   tree.height = rows * ROW + 4;
   svg.setAttribute("viewBox", `0 0 ${tree.width} ${tree.height}`);
@@ -48,7 +44,9 @@ function drawTree() {
   );
   treeControls();
   treeLegend();
-  fitTree();
+  tree.nodes = nodes;
+  if (tree.fitted) setScale(tree.scale);
+  else fitTree();
   markSelected();
 }
 
@@ -97,6 +95,7 @@ function setScale(scale, about) {
 function fitTree() {
   const box = byId("tree");
   setScale(Math.max(0.5, Math.min(1, box.clientWidth / tree.width, 560 / tree.height)));
+  tree.fitted = true;
   if (best) showInTree(best.attempt);
 }
 
@@ -113,12 +112,16 @@ function showInTree(number) {
 function treeControls() {
   const box = byId("tree");
   const button = (label, name, action) => el("button", { type: "button", "aria-label": name, title: name, click: action }, label);
-  byId("tree-controls").append(
+  byId("tree-controls").replaceChildren(
     button("\u2212", "Zoom out", () => setScale(tree.scale / 1.3)),
     button("+", "Zoom in", () => setScale(tree.scale * 1.3)),
     button("Whole", "Show the whole tree", () => { setScale(Math.min(1, box.clientWidth / tree.width, box.clientHeight / tree.height)); }),
     best ? button("Best", "Go to the best program", () => { if (tree.scale < 0.8) setScale(1); showInTree(best.attempt); }) : "",
   );
+  if (!tree.fitted) moveByPointer(box);
+}
+
+function moveByPointer(box) {
   box.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
