@@ -36,7 +36,7 @@ from openmle_gym.manifest import Columns, Manifest, Metric
 from openmle_gym.operators import Operator
 from openmle_gym.prompts import PublicTask
 
-ANCHORS = ("breast-cancer", "credit", "diabetes", "diamonds", "digits")
+ANCHORS = ("breast-cancer", "concrete", "diabetes", "digits", "olive-oils", "penguins")
 TASK = PublicTask(
     manifest=Manifest(
         name="bench",
@@ -133,7 +133,7 @@ def measure_harness(folder: Path) -> list[tuple[str, str]]:
     asyncio.run(search.run_to_end())
     search.run.close()
     rows = []
-    for at in (50, 400, 800):
+    for at in (50, 100, 400, 800):
         around = [moments[n] - moments[n - 1] for n in range(at - 20, at + 20)]
         rows.append((f"harness, CPU ms per attempt at {at}", f"{1000 * statistics.median(around):.2f}"))
     started = time.perf_counter()

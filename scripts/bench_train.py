@@ -18,10 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROUNDS = 2
 STEPS = 4
 """Of each side in each round; the first warms up."""
-TRL_BATCHES = (4, 8, 16, 32)
 CLIP = 3.5e-4
 
 
@@ -31,6 +29,8 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--trl-batches", type=int, nargs="+", default=[4, 8, 16, 32])
     parser.add_argument("--side", nargs=3, metavar=("NAME", "FOLDER", "BATCH"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side is None:
@@ -48,10 +48,13 @@ def compare(options: argparse.Namespace) -> None:
         tokens = sum(
             len(each["prompt"]) + len(each["reply"]) for each in json.loads((folder / "batch.json").read_text())
         )
-        sides = [("openmle", sys.executable, 4096), *(("trl", options.trl_python, size) for size in TRL_BATCHES)]
+        sides = [
+            ("openmle", sys.executable, 4096),
+            *(("trl", options.trl_python, size) for size in options.trl_batches),
+        ]
         best: dict[str, float] = {}
         losses: dict[str, float] = {}
-        for _ in range(ROUNDS):
+        for _ in range(options.rounds):
             for side, python, size in sides:
                 found = run_side(side, python, folder, size)
                 label = "openmle" if side == "openmle" else f"trl, batches of {size}"

@@ -40,7 +40,7 @@ def test_a_definition_says_all_that_a_reader_wants_to_know(name):
     assert f"{anchor.test_rows:,} test rows" in anchor.split
     assert 50 <= anchor.train_rows <= 3_000
     assert 50 <= anchor.test_rows <= 5_000
-    assert 0 < anchor.median_seconds < 1
+    assert 0 < anchor.median_seconds < 3
     assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in anchor.raw_sha256.values())
     assert anchor.raw_sha256
     assert anchor.metric in METRICS
@@ -61,7 +61,7 @@ def test_a_leaderboard_is_a_sorted_table_of_the_grid(name):
     anchor = ANCHORS[name]
     table = pd.read_csv(io.StringIO(anchor.file("leaderboard.csv")))
     assert list(table.columns) == ["rank", "entry", "score"]
-    assert len(table) >= (35 if name == "diabetes" else 40)  # one of the first, whose standings stay as they are
+    assert len(table) >= 40
     assert sorted(table["entry"]) == sorted(baseline.entry for baseline in baselines(anchor))
     higher = METRICS[anchor.metric].higher_is_better
     assert table["score"].tolist() == sorted(table["score"], reverse=higher)

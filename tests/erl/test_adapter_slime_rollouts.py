@@ -110,7 +110,7 @@ def test_what_the_sandbox_lost_is_in_no_statistics_and_what_no_engine_gave_is_as
 
     class Dead(Engine):
         async def generate(self, request: GenerateRequest) -> Generation:
-            if request.request_id == "slime-2-0":
+            if request.request_id == "slime-train-2-0":
                 raise ModelUnavailable("gone")
             return await super().generate(request)
 

@@ -53,7 +53,7 @@ def test_a_build_killed_after_every_stage_does_nothing_twice(tmp_path: Path) -> 
     died_after = []
     with serve_kaggle(known), serve_model({name: list(replies) for name, replies in script.items()}) as model:
         environment = {
-            **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
+            **{name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ},
             **known.environment(),
             **dict.fromkeys(("HOME", "KAGGLE_CONFIG_DIR"), str(tmp_path)),
         }

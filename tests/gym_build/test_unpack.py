@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import py7zr
 import pytest
@@ -18,7 +19,7 @@ from openmle_gym.build.unpack import UnpackLimits, archive_suffix, unpack
 from openmle_gym.errors import PackageError
 
 
-def tarred(files: dict[str, bytes], mode: str = "w:gz") -> bytes:
+def tarred(files: dict[str, bytes], mode: Literal["w", "w:gz", "w:bz2", "w:xz"] = "w:gz") -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode) as tar:
         for name, content in files.items():

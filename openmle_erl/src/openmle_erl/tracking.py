@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from openmle_gym.errors import ConfigError
-from rich.console import Console
 
 FILE = "metrics.jsonl"
 SHOWN = 6
@@ -52,8 +51,7 @@ class Tracker:
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / FILE).open("a", encoding="utf-8")
-        console = Console(stderr=True)
-        self._console = console if config.console and console.is_terminal else None
+        self._console = _console() if config.console else None
         self._tensorboard = _tensorboard(folder) if config.tensorboard else None
         self._wandb = _wandb(folder, config, name or folder.name) if config.wandb else None
 
@@ -109,6 +107,16 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def _plain(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _console() -> Any:
+    """None where stderr is no terminal, or rich is not installed."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    console = Console(stderr=True)
+    return console if console.is_terminal else None
 
 
 def _tensorboard(folder: Path) -> Any:

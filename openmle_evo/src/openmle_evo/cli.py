@@ -16,6 +16,7 @@ from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
 from openmle_gym.isolation.choose import strongest_runner
 from openmle_gym.memory import MemoryConfig
+from openmle_gym.place import SUBMIT_KEY_VARIABLE
 from openmle_gym.policies.settings import PolicyConfig
 from openmle_gym.prompts import PromptConfig
 from openmle_gym.review import ReviewConfig
@@ -39,7 +40,6 @@ from openmle_evo.evaluation import cli as evaluation_cli
 from openmle_evo.export import export_run
 from openmle_evo.launch import (
     GRADE_KEY_VARIABLE,
-    SUBMIT_KEY_VARIABLE,
     Place,
     create_run,
     executors,

@@ -24,9 +24,9 @@ from openmle_gym.execute import LocalExecutor
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
 from openmle_gym.installed import installed_packages
-from openmle_gym.isolation.choose import strongest_runner
 from openmle_gym.jobs import MIB, Executor, Limits
 from openmle_gym.memory import Measure
+from openmle_gym.place import open_place
 from openmle_gym.prompts import public_task
 from openmle_gym.submissions import SubmissionSource
 from openmle_gym.task import TaskPackage, load_package
@@ -43,7 +43,6 @@ from openmle_evo.search import Search
 from openmle_evo.skills import SkillsRecord, give_skills
 from openmle_evo.tracking import open_tracking
 
-SUBMIT_KEY_VARIABLE = "OPENMLE_SANDBOX_KEY"
 GRADE_KEY_VARIABLE = "OPENMLE_SANDBOX_GRADE_KEY"
 
 log = logging.getLogger("openmle_evo")
@@ -110,26 +109,27 @@ async def executors(config: SearchConfig, package: TaskPackage) -> AsyncIterator
     Raises:
         InfrastructureError: Neither can run programs.
     """
-    if config.service is None:
-        runner = await strongest_runner(
-            config.runner, docker_image=config.docker_image, allow_process=config.allow_process
-        )
-        log.info("programs run on this machine, isolation: %s", runner.isolation)
-        local = LocalExecutor(
-            task_root=package.root.parent, runner=runner, limits=_limits(config), parallel=config.workers
-        )
-        grader = local
-        if config.final_task is not None:
-            final = load_package(config.final_task)
-            grader = LocalExecutor(task_root=final.root.parent, runner=runner, limits=_limits(config))
-        yield Place(local, grader, runner.isolation)
-        return
-    grade_key = secret_from_environment(GRADE_KEY_VARIABLE)
     async with contextlib.AsyncExitStack() as stack:
-        submit_key = secret_from_environment(SUBMIT_KEY_VARIABLE)
-        searcher = await stack.enter_async_context(JobClient(config.service, api_key=submit_key))
-        grader = await stack.enter_async_context(JobClient(config.service, api_key=grade_key)) if grade_key else None
-        yield Place(searcher, grader, await searcher.isolation())
+        place = await stack.enter_async_context(
+            open_place(
+                [package],
+                service=config.service,
+                runner=config.runner,
+                docker_image=config.docker_image,
+                allow_process=config.allow_process,
+                limits=_limits(config),
+                parallel=config.workers,
+            )
+        )
+        grader: Executor | None = place.executor
+        if config.service is not None:
+            grade_key = secret_from_environment(GRADE_KEY_VARIABLE)
+            client = JobClient(config.service, api_key=grade_key) if grade_key else None
+            grader = await stack.enter_async_context(client) if client else None
+        elif config.final_task is not None and place.runner is not None:
+            final = load_package(config.final_task)
+            grader = LocalExecutor(task_root=final.root.parent, runner=place.runner, limits=_limits(config))
+        yield Place(place.executor, grader, place.isolation)
 
 
 async def run_to_end(

@@ -7,6 +7,7 @@ above all, it leaves to that.
 
 import codecs
 import csv
+import importlib.util
 import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +18,7 @@ import pandas as pd
 
 from openmle_gym.submission_key import AnswerIds, AnswerKey, AnswerTarget, BadCell, Predictions
 
-try:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.csv as pa_csv
-except ImportError:
-    pa = None
-
+_HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
 _NEWLINE, _COMMA, _ZERO = b"\n,0"
 FLOAT_PRECISION = None if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else "round_trip"
 """With which `pandas.read_csv` reads numbers exactly."""
@@ -97,13 +92,15 @@ def _rows_are_plain(content: bytes, start: int, header: Sequence[str], key: Answ
 
 def _read(content: bytes, header: Sequence[str], key: AnswerKey, *, numbered: bool) -> dict[str, _Cells] | None:
     """The columns as numbers or text; None when they are not."""
-    return (_read_by_pandas if pa is None else _read_by_arrow)(content, header, key, numbered=numbered)
+    return (_read_by_arrow if _HAS_ARROW else _read_by_pandas)(content, header, key, numbered=numbered)
 
 
 def _read_by_arrow(
     content: bytes, header: Sequence[str], key: AnswerKey, *, numbered: bool
 ) -> dict[str, _Cells] | None:
-    assert pa is not None
+    import pyarrow as pa  # an extra
+    import pyarrow.csv as pa_csv
+
     kinds = {target.name: pa.float64() if target.is_number else pa.string() for target in key.targets}
     kinds[key.columns.id[0]] = pa.int64() if numbered else pa.string()
     try:
@@ -125,7 +122,7 @@ def _read_by_arrow(
         elif name == key.columns.id[0]:
             columns[name] = column.to_numpy(zero_copy_only=False)
         else:
-            coded = pc.dictionary_encode(column).combine_chunks()
+            coded = column.dictionary_encode().combine_chunks()
             coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
             columns[name] = _Labels(coded.indices.to_numpy(), coded.dictionary.to_pylist())
     return columns

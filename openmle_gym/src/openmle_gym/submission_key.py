@@ -162,16 +162,16 @@ class AnswerTarget:
     def __init__(self, name: str, answers: pd.Series, prediction: Prediction) -> None:
         self.name = name
         self._answers = answers
-        forms = pd.Series(answers.unique()).str.strip()
-        words = forms[~forms.str.lower().isin(_MISSING)]
-        odd = words[~words.str.fullmatch(_ORDINARY_NUMBER)]
-        self._numeric = len(words) > 0 and all(_as_number(word) is not None for word in odd)
+        cells = answers.str.strip()
+        ordinary = cells.str.fullmatch(_ORDINARY_NUMBER)
+        odd = [cell for cell in cells[~ordinary].unique() if cell.casefold() not in _MISSING]
+        self._numeric = bool(ordinary.any() or odd) and all(_as_number(cell) is not None for cell in odd)
         self.is_number = self._numeric and prediction in ("number", "probability")
         """Predictions are numbers; otherwise they are labels."""
         self._bounded = self.is_number and prediction == "probability"
         self.is_text = prediction == "text"
         """Predictions are free text, which is never read as anything else."""
-        self.is_whole = bool(forms.str.fullmatch(r"-?[0-9]{1,15}").all())
+        self.is_whole = bool(cells.str.fullmatch(r"-?[0-9]{1,15}").all())
         """Every answer is written as an integer."""
 
     @cached_property

@@ -83,15 +83,15 @@ def samples_of(requests: Sequence[GenerateRequest], generations: Sequence[Genera
 
 
 async def test_whole_steps_with_new_weights_and_a_server_that_is_killed_on_the_way(tmp_path: Path):
-    model = save_tiny(tmp_path / "model", TEXTS, vocab_size=300, context=2048)
+    model = save_tiny(tmp_path / "model", TEXTS, vocab_size=300, context=4096)
     config, training, checked, placement = prepare(
         [f"model={model}", "topology=laptop", "nodes.cpus=4"],
         [
             "tasks=[]",
             f"run_dir={tmp_path}/run",
-            "context_tokens=2048",
+            "context_tokens=4096",
             "sampling.max_new_tokens=1500",
-            "prompt.length=200",
+            "prompt.length=1000",
             "trainer.engine.device=cpu",
             "trainer.optimiser.learning_rate=1.0e-2",
         ],

@@ -196,7 +196,7 @@ def test_an_aborted_request_leaves_the_others_alone(model):
 
 
 def test_tensors_are_replaced_all_or_none(model, tiny_folders):
-    own = load_model(tiny_folders[0])
+    own: Any = load_model(tiny_folders[0])
     generator = Generator(own)
     before = own.get_input_embeddings().weight.detach().clone()
     name = "model.embed_tokens.weight"

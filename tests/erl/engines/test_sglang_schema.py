@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 
 from erl.engines.serving import API_KEY, client_of, running_server
 from openmle_erl.engines.protocols import Finish, GenerateRequest, PauseMode, Sampling
-from openmle_erl.engines.sglang import generate_body, read_generation
+from openmle_erl.engines.sglang_wire import generate_body, read_generation
 
 SCHEMA = Path(__file__).parents[3] / ".cache" / "sglang" / "0.5.23" / "api_types.py"
 pytestmark = pytest.mark.skipif(not SCHEMA.exists(), reason="run scripts/fetch_sglang_schema.py first")

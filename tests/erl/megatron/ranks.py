@@ -19,7 +19,7 @@ from openmle_erl.engines.megatron.trainer import MegatronTrainer
 from openmle_erl.engines.megatron.weights import save_weights
 from openmle_erl.engines.megatron.worker import MegatronWorker, StepPart
 from openmle_erl.engines.packing import TokenRow
-from openmle_erl.engines.torch_engine import Place
+from openmle_erl.engines.processes import Place
 
 
 def gradients_to(worker: MegatronWorker, folder: Path) -> None:

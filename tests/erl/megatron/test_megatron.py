@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 TESTS = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(find_spec("megatron") is None, reason="megatron-core is not installed")
 EVERY_CASE = pytest.mark.parametrize("name", CASES)
 
 
@@ -53,7 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ports = [str(each.getsockname()[1]) for each in sockets]
     for each in sockets:
         each.close()
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     run = "from erl.megatron.ranks import main; main()"
     processes = [
         subprocess.Popen(

@@ -80,7 +80,7 @@ class SlimeRollouts:
         sample.status = status(STATUS[rolled.finish])
         sample.metadata = {**sample.metadata, "operator": str(group.operator)}
         try:
-            card, duplicate = await self._road.judge(task, group, member)
+            card, duplicate, _ = await self._road.judge(task, group, member)
         except InfrastructureError as error:
             sample.reward = {"task": group.task, "score": None, "outcome": INFRASTRUCTURE}
             sample.metadata = {**sample.metadata, "infrastructure": str(error)}

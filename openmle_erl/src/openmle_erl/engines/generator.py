@@ -318,16 +318,16 @@ def load_model(folder: Path, *, device: str = "cpu") -> PreTrainedModel:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder}: no config.json; not a model in Hugging Face's layout")
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype="auto", local_files_only=True, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ConfigError(f"{folder}: {error}") from error
+    model, report = loaded
     wrong = {kind: sorted(map(str, names))[:3] for kind, names in report.items() if names}
     if wrong:  # the library would fill such weights with random numbers
         raise ConfigError(f"{folder}: the weights are not the model's: {wrong}")
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise ConfigError(f"{folder}: layers of {sorted(kinds)}; only full attention is served here")
-    model = model.eval()
-    return model if device == "cpu" else model.to(torch.device(device))  # pyright: ignore[reportArgumentType]
+    return model.to(torch.device(device)).eval()

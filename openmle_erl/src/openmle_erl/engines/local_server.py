@@ -35,7 +35,7 @@ from openmle_erl.engines import wire
 from openmle_erl.engines.generator import Generator, load_model
 from openmle_erl.engines.generator_thread import GeneratorThread
 from openmle_erl.engines.protocols import Finish, GenerateRequest, Generation, Sampling
-from openmle_erl.engines.sglang import read_version
+from openmle_erl.engines.sglang_wire import read_version
 from openmle_erl.engines.weight_group import TensorFacts, open_weight_group, receive_weights
 from openmle_erl.rl.conversation import Budget, TooLong, completion_of, encode_prompt, end_ids, room_for_reply
 from openmle_erl.sft.tokens import ChatTokenizer
@@ -73,12 +73,15 @@ class LocalServer:
         name: str | None = None,
         max_running: int = 64,
         device: str = "cpu",
+        on_ready: Callable[[], None] | None = None,
     ) -> None:
         """Args:
         api_key: None lets everybody generate.
         admin_key: None closes the routes that need it.
         name: Of the model in OpenAI's protocol; by default that of its folder.
+        on_ready: Called once requests are answered.
         """
+        self._on_ready = on_ready
         self._folder = folder
         self._device = device
         self._name = name or folder.resolve().name
@@ -122,6 +125,8 @@ class LocalServer:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         async with self._thread:
+            if self._on_ready:
+                self._on_ready()
             yield
 
     def _guard(self, handler: Handler, *, admin: bool = False) -> Handler:

@@ -87,30 +87,30 @@ async def _run(config: ServeConfig) -> None:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     folder = Path(config.model)
-    local = LocalServer(
-        folder,
-        tokenizer=load_tokenizer(folder),
-        api_key=secret_from_environment(API_KEY),
-        admin_key=secret_from_environment(ADMIN_KEY),
-        name=config.name,
-        max_running=config.max_running,
-        device=config.device,
-    )
     with _listen(config) as listener:
         host = f"[{config.host}]" if ":" in config.host else config.host
         url = f"http://{host}:{listener.getsockname()[1]}"
-        server = uvicorn.Server(
-            uvicorn.Config(local.app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
+        local = LocalServer(
+            folder,
+            tokenizer=load_tokenizer(folder),
+            api_key=secret_from_environment(API_KEY),
+            admin_key=secret_from_environment(ADMIN_KEY),
+            name=config.name,
+            max_running=config.max_running,
+            device=config.device,
+            on_ready=lambda: _announce(config, url),
         )
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.01)
-        if config.ready_file and server.started:
-            part = Path(f"{config.ready_file}.part")
-            part.write_text(url, encoding="utf-8")
-            part.replace(config.ready_file)
-        logger.info("serving %s at %s (%s/v1 for OpenAI's protocol); Ctrl-C ends it", folder, url, url)
-        await serving
+        settings = uvicorn.Config(local.app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
+        await uvicorn.Server(settings).serve(sockets=[listener])
+
+
+def _announce(config: ServeConfig, url: str) -> None:
+    """Says that requests are answered from now on; those that came before have waited."""
+    if config.ready_file:
+        part = Path(f"{config.ready_file}.part")
+        part.write_text(url, encoding="utf-8")
+        part.replace(config.ready_file)
+    logger.info("serving %s at %s (%s/v1 for OpenAI's protocol); Ctrl-C ends it", config.model, url, url)
 
 
 def _listen(config: ServeConfig) -> socket.socket:

@@ -112,8 +112,8 @@ class Evaluation:
         async with self._slots:
             try:
                 async with asyncio.timeout(self._config.try_seconds):
-                    member.rolled = await self._road.generate(group, member, self._config.sampling)
-                    card, _ = await self._road.judge(task, group, member, run_id=self._run_id)
+                    member.rolled = await self._road.generate(group, member, self._config.sampling, purpose="eval")
+                    card, _, _ = await self._road.judge(task, group, member, run_id=self._run_id)
             except (InfrastructureError, TimeoutError) as error:
                 log.warning("evaluation of %s, attempt %d: %s: %s", name, attempt, type(error).__name__, error)
                 return None

@@ -97,17 +97,25 @@ class Pool:
             cards: The run's cards so far, by attempt.
         """
         self._ready += self.queue.groups(GroupState.READY, cards)
-        async with asyncio.TaskGroup() as tasks:
-            for group in self.queue.groups(GroupState.IN_FLIGHT, cards):
-                self._start(group, tasks)
-            await self._tell()
-            while True:
-                async with self._news:
-                    await self._news.wait_for(self._has_room)
-                if self.breaker.is_open and (wait := self.breaker.wait_seconds()) > 0:
-                    await asyncio.sleep(wait)
-                    continue
-                self._start(self._begin(), tasks)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for group in self.queue.groups(GroupState.IN_FLIGHT, cards):
+                    self._start(group, tasks)
+                await self._tell()
+                while True:
+                    await self._admit(tasks)
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+
+    async def _admit(self, tasks: asyncio.TaskGroup) -> None:
+        """Begins a group, once there is room for it and the breaker lets it."""
+        async with self._news:
+            await self._news.wait_for(self._has_room)
+        wait = self.breaker.wait_seconds()
+        if wait > 0.0:
+            await asyncio.sleep(wait)
+        else:
+            self._start(self._begin(), tasks)
 
     async def take(self, count: int, *, wanted: int) -> list[Group]:
         """Waits for so many groups and takes them: of the tasks that were trained on least, the oldest first.
@@ -236,13 +244,17 @@ class Pool:
                 log.warning("attempt %d: %s: %s", member.attempt, type(error).__name__, error)
                 self.counts["failed_tries"] += 1
                 self.breaker.record(ok=False)
-                tries += not probe  # whoever probes in an outage is not lost by it
-                await asyncio.sleep(tries * AGAIN_SECONDS)
+                if probe:  # is not lost by it, and lets another one probe next, as the failure may be its own
+                    await asyncio.sleep(self.breaker.wait_seconds() + AGAIN_SECONDS)
+                else:
+                    tries += 1
+                    await asyncio.sleep(tries * AGAIN_SECONDS)
                 continue
             self.experience.write(judged.card)
-            member.card, member.duplicate = judged
+            member.card, member.duplicate, executed = judged
             self.queue.judged(member)
-            self.breaker.record(ok=True)
+            if executed:  # else nothing is known of the machinery
+                self.breaker.record(ok=True)
             return
         member.fate = Fate.INFRASTRUCTURE
 

@@ -48,6 +48,7 @@ CREATE TABLE IF NOT EXISTS members (
 );
 CREATE INDEX IF NOT EXISTS members_by_group ON members (number);
 CREATE INDEX IF NOT EXISTS members_by_fate ON members (fate);
+CREATE INDEX IF NOT EXISTS members_by_duplicate ON members (duplicate) WHERE duplicate IS NOT NULL;
 CREATE TABLE IF NOT EXISTS steps (step INTEGER PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS evaluations (step INTEGER PRIMARY KEY, record TEXT NOT NULL);
 """

@@ -113,6 +113,8 @@ class Judged(NamedTuple):
 
     card: ExperienceCard
     duplicate: Duplicate | None
+    executed: bool
+    """Whether an executor answered; not so for a duplicate, or for a reply without a program."""
 
 
 @dataclass(kw_only=True)
@@ -170,8 +172,14 @@ class Road:
         selection = Selection(reason=reason, committed=len(self.experience.cards(name)))
         return Beginning(operator, attempts, selection, prompt)
 
-    async def generate(self, group: Group, member: Member, sampling: Sampling | None = None) -> Rolled:
+    async def generate(
+        self, group: Group, member: Member, sampling: Sampling | None = None, *, purpose: str = "train"
+    ) -> Rolled:
         """Has a reply generated, through weight updates.
+
+        Args:
+            sampling: How tokens are drawn, where not as in training.
+            purpose: Keeps names and seeds of evaluation's requests apart from training's.
 
         Raises:
             InfrastructureError: The engine failed.
@@ -185,10 +193,10 @@ class Road:
         restarts = 0
         while (left := min(room, sampling.max_new_tokens) - len(kept.reply_ids)) > 0:
             request = GenerateRequest(
-                request_id=f"{self.run_id}-{member.attempt}-{restarts}",
+                request_id=f"{self.run_id}-{purpose}-{member.attempt}-{restarts}",
                 prompt_ids=group.prompt.ids + kept.reply_ids,
                 sampling=replace(sampling, max_new_tokens=left, stop_token_ids=self.dialogue.ends),
-                seed=seeded(self.seed, member.attempt, restarts),
+                seed=seeded(self.seed, purpose, member.attempt, restarts),
             )
             reply = joined(kept, await self.engine.generate(request))
             if reply.finish is not Finish.ABORT:
@@ -227,7 +235,7 @@ class Road:
             settings=task.job,
             reviewer=task.reviewer,
         )
-        return Judged(card, answering.duplicate if answering else None)
+        return Judged(card, answering.duplicate, answering.executed) if answering else Judged(card, None, True)
 
     def _completion(self, prompt: Prompt, rolled: Rolled) -> Completion:
         generation = Generation(
@@ -248,6 +256,7 @@ class _Answering:
         self._road = road
         self._group = group
         self.duplicate: Duplicate | None = None
+        self.executed = False
 
     async def run(self, job: JobRequest) -> JobResult:
         """See `openmle_gym.jobs.Executor`."""
@@ -261,7 +270,9 @@ class _Answering:
             return result_of(card)
         ours = running[key] = asyncio.get_running_loop().create_future()
         try:
-            return await self._road.executor.run(job)
+            result = await self._road.executor.run(job)
+            self.executed = True
+            return result
         finally:
             # Whoever waits looks again after this member's card is written, which happens before it next yields.
             asyncio.get_running_loop().call_soon(ours.set_result, None)

@@ -116,10 +116,10 @@ class Training:
                 rollouts.result()  # raises: it never ends by itself
             return steps.result()
         finally:
-            for task in (steps, rollouts, self._evaluating):
-                if task is not None:
-                    task.cancel()
-            await asyncio.gather(steps, rollouts, return_exceptions=True)
+            begun = [task for task in (steps, rollouts, self._evaluating) if task is not None]
+            for task in begun:
+                task.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
 
     async def stop(self) -> None:
         """Ends after the step that is being trained; what is in flight stays on disk."""

@@ -177,12 +177,14 @@ async def open_learner(config: SftConfig) -> Learner:
     except ImportError as error:
         raise ConfigError(f"trainer: megatron needs megatron-core: pip install megatron-core ({error})") from error
     layout = config.megatron
+    device = "cpu" if engine.device == "cpu" else "cuda"
+    automatic = "bfloat16" if device == "cuda" else "float32"
     megatron = MegatronConfig(
         model=engine.model,
         parallel=layout.parallel,
         optimiser=config.optimiser,
-        device="cpu" if engine.device == "cpu" else "cuda",
-        precision="bfloat16" if engine.precision == "auto" else engine.precision,
+        device=device,
+        precision=automatic if engine.precision == "auto" else engine.precision,
         sequence_parallel=layout.sequence_parallel,
         max_tokens_per_micro_batch=engine.max_tokens_per_micro_batch,
         recompute=engine.gradient_checkpointing,

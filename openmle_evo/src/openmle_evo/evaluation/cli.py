@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from omegaconf import MISSING
 from openmle_gym.configuration import load_config
@@ -20,6 +21,8 @@ from openmle_evo.evaluation.compare import Comparison, compare, match
 from openmle_evo.evaluation.results import Rate, SuiteResult, summarise
 from openmle_evo.evaluation.suite import open_suite, outcomes, run_suite
 
+HALVES = ("search", "official")
+
 log = logging.getLogger(__name__)
 
 
@@ -29,8 +32,13 @@ class EvaluateConfig(SearchConfig):
 
     task: str = ""
     """Set for each run by the suite."""
-    tasks: list[str] = field(default_factory=lambda: MISSING)
+    tasks: list[str] = field(default_factory=list)
     """Folders of task packages."""
+    names: list[str] = field(default_factory=list)
+    """Tasks with two packages each, instead of `tasks`: searched on in `packages`/search/NAME, graded in the end on
+    `packages`/official/NAME."""
+    packages: str | None = None
+    """The folder of those packages."""
     runs: int = 3
     """Runs on each task, with seeds of their own."""
     suite_dir: str = MISSING
@@ -40,8 +48,12 @@ class EvaluateConfig(SearchConfig):
         super().__post_init__()
         if self.runs < 1:
             raise ConfigError(f"runs: must be at least 1, got {self.runs}")
-        if not self.tasks:
-            raise ConfigError("tasks: name at least one task package")
+        if bool(self.tasks) == bool(self.names):
+            raise ConfigError("tasks: give folders of task packages, or names with packages=FOLDER, and not both")
+        if bool(self.names) != (self.packages is not None):
+            raise ConfigError("packages: goes with names: the folder that holds search/NAME and official/NAME")
+        if self.final_task:
+            raise ConfigError("final_task: give names and packages instead")
         if self.task or self.run_dir:
             raise ConfigError("task and run_dir: give tasks and suite_dir instead")
 
@@ -52,7 +64,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "evaluate",
         help="run a suite: openmle-evo evaluate tasks=[A,B] suite_dir=DIR [key=value ...]",
         description="Runs the same search on many tasks, several times each, and sums up. Give it again to go on.",
-        epilog="settings: tasks=[...], suite_dir, runs=3, and those of `openmle-evo search --help`",
+        epilog="settings: tasks=[...] or suite=mle_bench_lite packages=FOLDER, suite_dir, runs=3, and those of "
+        "`openmle-evo search --help`",
     )
     evaluate.add_argument("overrides", nargs="*", metavar="key=value")
     evaluate.set_defaults(run=_evaluate)
@@ -66,7 +79,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     settings = {each.name: getattr(config, each.name) for each in dataclasses.fields(SearchConfig)}
     search = SearchConfig(**settings)
     path = Path(config.suite_dir)
-    manifest = open_suite(path, config.tasks, config.runs, search)
+    tasks, finals = suite_packages(config)
+    manifest = open_suite(path, tasks, config.runs, search, finals=finals)
 
     def on_run(task: str, number: int) -> None:
         log.info("%s, run %d of %d", task, number + 1, config.runs)
@@ -78,6 +92,31 @@ def _evaluate(options: argparse.Namespace) -> int:
     result = summarise(finished).model_dump(mode="json") if finished else None
     print_json({"suite": str(path), "complete": complete, "finished_runs": len(finished), "result": result})
     return 0 if complete else 130
+
+
+class SuitePackages(NamedTuple):
+    """Folders of task packages."""
+
+    tasks: list[str]
+    """Searched on."""
+    finals: list[str]
+    """Graded on in the end, in the same order; empty where those are the same."""
+
+
+def suite_packages(config: EvaluateConfig) -> SuitePackages:
+    """The packages that settings name.
+
+    Raises:
+        ConfigError: Some are not there; names them.
+    """
+    if config.packages is None:
+        return SuitePackages(config.tasks, [])
+    searched, official = ([Path(config.packages) / half / name for name in config.names] for half in HALVES)
+    missing = [str(path) for path in (*searched, *official) if not path.is_dir()]
+    if missing:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise ConfigError(f"packages: no {', '.join(missing[:4])}{more}; pick those that are prepared by names=[...]")
+    return SuitePackages(list(map(str, searched)), list(map(str, official)))
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -32,19 +32,26 @@ class SuiteManifest(Contract):
 
     tasks: tuple[str, ...]
     """Folders of task packages."""
+    finals: tuple[str, ...] = ()
+    """With protocol `two_package`: the packages that are graded in the end, in the order of `tasks`."""
     runs: int
     settings: dict[str, JsonValue]
 
 
-def open_suite(path: Path, tasks: Sequence[str], runs: int, config: SearchConfig) -> SuiteManifest:
+def open_suite(
+    path: Path, tasks: Sequence[str], runs: int, config: SearchConfig, *, finals: Sequence[str] = ()
+) -> SuiteManifest:
     """Starts a suite, or goes on with the one that is there.
+
+    Args:
+        finals: For each task the package that is graded in the end; none where that is the task itself.
 
     Raises:
         ConfigError: The one that is there is another.
     """
     if len({Path(task).name for task in tasks}) != len(tasks):
         raise ConfigError(f"tasks: two of them have one name: {', '.join(tasks)}")
-    manifest = SuiteManifest(tasks=tuple(tasks), runs=runs, settings=dataclasses.asdict(config))
+    manifest = SuiteManifest(tasks=tuple(tasks), finals=tuple(finals), runs=runs, settings=dataclasses.asdict(config))
     if (path / MANIFEST).exists():
         if read_suite(path) != manifest:
             raise ConfigError(f"{path}: holds a suite with other tasks or settings; choose another suite_dir")
@@ -79,12 +86,14 @@ async def run_suite(
         InfrastructureError: The policy or the executor is out of reach. The suite can be resumed.
     """
     for number in range(manifest.runs):
-        for task in manifest.tasks:
+        for place, task in enumerate(manifest.tasks):
             folder = path / Path(task).name / f"run-{number}"
             if _over(folder):
                 continue
             on_run(Path(task).name, number)
             own = dataclasses.replace(config, task=task, run_dir=str(folder), seed=config.seed + number)
+            if manifest.finals:
+                own = dataclasses.replace(own, protocol="two_package", final_task=manifest.finals[place])
             package = load_package(task)
             async with executors(own, package) as place:
                 if (folder / "manifest.json").exists():
@@ -119,7 +128,8 @@ def outcomes(path: Path) -> list[RunOutcome]:
 
 def run_outcome(facts: RunFacts, number: int) -> RunOutcome:
     """What a finished run is worth."""
-    package = load_package(facts.manifest.package)
+    graded_on = facts.manifest.final_package
+    package = load_package(graded_on.package if graded_on else facts.manifest.package)
     final = facts.final
     test = final.test if final else None
     standing = final.standing if final else None

@@ -93,8 +93,6 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
     def do_GET(self) -> None:
         answer = self._answer()
         content = answer.body.encode()

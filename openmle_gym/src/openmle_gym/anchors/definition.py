@@ -56,7 +56,7 @@ class Anchor(Contract):
     train_rows: int
     test_rows: int
     grid: Grid
-    """Which baselines are on the leaderboard; `plain` is the first grid, which the first five anchors keep."""
+    """Which baselines are on the leaderboard; `plain` is the first grid, which four of the first anchors keep."""
     median_seconds: float
     """About how much CPU time the median of the recipe policy's programs takes."""
 

@@ -90,7 +90,9 @@ async def read_about(source: Source, scratch: Path) -> About:
     fresh(scratch)
     try:
         if source.kind == "competition":
-            done = await _kaggle(source, "competitions", "pages", "list", source.name, "--content", "--format", "json")
+            # The client's parser takes the first word for a competition, whatever it is.
+            words = ("pages", source.name, "list", source.name, "--content", "--format", "json")
+            done = await _kaggle(source, "competitions", *words)
             pages = json.loads(done.out[done.out.index("[") :])
             texts = [f"{page.get('name', '')}\n{_plain(page.get('content', ''))}" for page in pages]
             return About(title=source.name, text="\n\n".join(texts), licence="the competition's rules")

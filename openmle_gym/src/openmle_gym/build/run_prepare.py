@@ -58,7 +58,12 @@ async def run_prepare(
     before = tree_hashes(raw)
     result = await runner.run(
         RunSpec(
-            argv=(PYTHON, "prepare_child.py", f"{INPUTS}/raw"),
+            argv=(
+                PYTHON,
+                "-B",
+                "prepare_child.py",
+                f"{INPUTS}/raw",
+            ),  # an interpreter of its own, so that the seed holds
             files={"prepare_child.py": CHILD.read_bytes(), "prepare.py": source.encode("utf-8", "surrogatepass")},
             inputs={"raw": raw},
             environment={"PYTHONHASHSEED": str(hash_seed)},

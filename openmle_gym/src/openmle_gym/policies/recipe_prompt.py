@@ -151,8 +151,9 @@ class TaskFacts:
 
     @property
     def positive_target(self) -> bool:
-        """Whether a logarithm of the target exists."""
-        return bool(self.target and self.target.low is not None and self.target.low >= 0)
+        """Whether a logarithm of every target exists."""
+        labels = [column for column in self.train.columns if column.name in self.label_columns]
+        return bool(labels) and all(column.low is not None and column.low >= 0 for column in labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,13 +71,15 @@ def _table(path: Path) -> dict[str, JsonValue]:
         csv.field_size_limit(2**31 - 1)
         reader = csv.reader(file)
         header = next(reader, [])
-        preview, rows = [], 0
+        preview: list[JsonValue] = []
+        rows = 0
         for cells in reader:
             if rows < PREVIEW_ROWS:
-                preview.append([_cut(cell, CELL_CHARACTERS) for cell in cells[:COLUMNS_SHOWN]])
+                shown: list[JsonValue] = [_cut(cell, CELL_CHARACTERS) for cell in cells[:COLUMNS_SHOWN]]
+                preview.append(shown)
             rows += 1
     facts: dict[str, JsonValue] = {"rows": rows, "columns": len(header), "names": list(header[:COLUMNS_SHOWN])}
-    return {**facts, "first_rows": list(preview), "preview_is_cut": rows > PREVIEW_ROWS or len(header) > COLUMNS_SHOWN}
+    return {**facts, "first_rows": preview, "preview_is_cut": rows > PREVIEW_ROWS or len(header) > COLUMNS_SHOWN}
 
 
 def _inventory(root: Path) -> JsonValue:

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from openmle_gym.contracts import Contract
 
-Dimension = Literal["task_validity", "data_sufficiency", "raw_data_usage", "task_complexity", "data_quality"]
-DIMENSIONS: tuple[Dimension, ...] = (
+DIMENSIONS = (
     "task_validity",
     "data_sufficiency",
     "raw_data_usage",
@@ -52,9 +51,9 @@ class Issue(Contract):
 class Judgement(Contract):
     """What one judge said."""
 
-    scores: dict[Dimension, float]
+    scores: dict[str, float]
     """Of all five dimensions, 0 to 5."""
-    reasons: dict[Dimension, str]
+    reasons: dict[str, str]
     issues: tuple[Issue, ...] = ()
 
 
@@ -69,13 +68,13 @@ class LegacyVerdict(Contract):
 class StrictVerdict(Contract):
     """By the strict rule, on all judgements."""
 
-    scores: dict[Dimension, float] = Field(default_factory=dict)
+    scores: dict[str, float] = Field(default_factory=dict)
     """The median of each dimension; empty when too few judges answered."""
     overall: float | None
     """The mean of the medians, not rounded."""
-    spread: dict[Dimension, float] = Field(default_factory=dict)
+    spread: dict[str, float] = Field(default_factory=dict)
     """The highest score less the lowest: how far judges disagree."""
-    below_floor: tuple[Dimension, ...] = ()
+    below_floor: tuple[str, ...] = ()
     vetoes: tuple[Issue, ...] = ()
     recommendation: Recommendation
 
@@ -97,7 +96,7 @@ def strict(judgements: Sequence[Judgement], *, asked: int, floor: float = FLOOR)
     """
     if len(judgements) < asked // 2 + 1:
         return StrictVerdict(overall=None, recommendation="unjudged")
-    by_dimension: Mapping[Dimension, list[float]] = {
+    by_dimension: Mapping[str, list[float]] = {
         name: [judgement.scores[name] for judgement in judgements] for name in DIMENSIONS
     }
     scores = {name: float(median(values)) for name, values in by_dimension.items()}

@@ -6,6 +6,7 @@
 Saving starts processes, so a script that saves has its work under `if __name__ == "__main__"`.
 """
 
+import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ def save(folder: Path, state: State, *, steps: int) -> None:
     if dist.get_rank() == 0:
         partial_folder(folder)
     dist.barrier()
-    with _host_devices():
+    with _host_devices(), _children_allowed():
         dist_checkpointing.save(state(False), str(partial))
     dist.barrier()
     if dist.get_rank() == 0:
@@ -48,6 +49,20 @@ def load(folder: Path, state: State) -> tuple[dict[str, Any], int]:
     loaded = dist_checkpointing.load(state(True), str(folder))
     assert isinstance(loaded, dict)
     return loaded, manifest.steps
+
+
+@contextmanager
+def _children_allowed() -> Iterator[None]:
+    """Lets a daemon, which multiprocessing would keep from it, start the processes that write."""
+    process = multiprocessing.current_process()
+    if not process.daemon:
+        yield
+        return
+    process.daemon = False
+    try:
+        yield
+    finally:
+        process.daemon = True
 
 
 @contextmanager

@@ -57,14 +57,15 @@ class MegatronTrainer:
         started = time.monotonic()
         parts = _reported(await self._ranks.call("step", list(samples), list(old_logprobs)))
         metrics = policy_metrics(add_sums(part.sums for part in parts))
-        return _report(parts, metrics, time.monotonic() - started)
+        tokens = sum(len(sample.prompt_ids) + len(sample.reply_ids) for sample in samples)
+        return _report(parts, metrics, tokens, time.monotonic() - started)
 
     async def learn(self, rows: Sequence[TokenRow]) -> StepReport:
         """One optimiser step of supervised fine-tuning: mean negative log-likelihood of all wanted tokens."""
         started = time.monotonic()
         parts = _reported(await self._ranks.call("learn", list(rows)))
-        tokens = float(sum(int(row.wanted.sum()) for row in rows))
-        return _report(parts, {"tokens": tokens}, time.monotonic() - started)
+        wanted = float(sum(int(row.wanted.sum()) for row in rows))
+        return _report(parts, {"tokens": wanted}, sum(len(row.ids) for row in rows), time.monotonic() - started)
 
     async def save_weights(self, folder: Path) -> None:
         """See `Trainer`; the folder is one that all ranks see."""
@@ -90,6 +91,11 @@ def _reported(parts: Sequence[StepPart | None]) -> list[StepPart]:
     return reported
 
 
-def _report(parts: Sequence[StepPart], metrics: dict[str, float], seconds: float) -> StepReport:
-    one = {"grad_norm": parts[0].grad_norm, "learning_rate": parts[0].learning_rate, "seconds": seconds}
+def _report(parts: Sequence[StepPart], metrics: dict[str, float], tokens: int, seconds: float) -> StepReport:
+    one = {
+        "grad_norm": parts[0].grad_norm,
+        "learning_rate": parts[0].learning_rate,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+    }
     return StepReport(loss=sum(part.loss for part in parts), metrics={**metrics, **one})

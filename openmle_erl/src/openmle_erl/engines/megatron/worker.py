@@ -32,9 +32,9 @@ from openmle_erl.engines.megatron.vocabulary import own_logits, token_entropy, t
 from openmle_erl.engines.megatron.weights import save_weights
 from openmle_erl.engines.memory import from_hf_config
 from openmle_erl.engines.packing import TokenRow, plan
+from openmle_erl.engines.processes import Place
 from openmle_erl.engines.protocols import FloatArray, TrainingSample
 from openmle_erl.engines.settings import learning_rate_at
-from openmle_erl.engines.torch_engine import Place
 from openmle_erl.rl.gspo import add_sums, policy_loss
 
 

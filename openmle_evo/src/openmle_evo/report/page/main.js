@@ -87,7 +87,7 @@ function provenance() {
   return [
     el("p", null, trusting ? "Selection used the scores that programs print themselves, and no others. The test half of the hidden answers was " : "Validation scores are measured by the grader on the validation half of the hidden answers; selection used these scores and no others. The test half was ",
       run.final ? "graded once, at the end, by a separate call" : "not touched yet: it is graded once, at the end, by a separate call", trusting ? ", for the one program that they chose." : ", for the one program that validation chose. Scores that programs print themselves are shown and not used."),
-    el("p", null, `Made ${moment(run.made_at)} from the run's directory by OpenMLE ${visible(run.manifest.openmle_version)}. The page holds all it shows and loads nothing.`),
+    el("p", null, `Made ${moment(run.made_at)} from the run's directory by OpenMLE ${visible(run.manifest.openmle_version)}. ${run.live ? "It follows the directory as it grows." : "The page holds all it shows and loads nothing."}`),
   ];
 }
 
