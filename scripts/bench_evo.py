@@ -175,7 +175,9 @@ def measure_utilisation(folder: Path, *, slots: int = 8, attempts: int = 120) ->
 def measure_matched(folder: Path, tasks: Sequence[str], seeds: int, attempts: int, runner: str) -> None:
     """Both ways on the same tasks, seeds and number of attempts, with the built-in policy and real programs."""
     programs = Path(sys.executable).parent
-    subprocess.run([programs / "openmle-gym", "anchors", "build", *tasks, "--out", folder / "tasks"], check=True)
+    for task in tasks:
+        build = [programs / "openmle-gym", "anchors", "build", task, "--output", folder / "tasks"]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
     facts: dict[str, list[dict[str, float]]] = {"openmle": [], "aira": []}
     for task in tasks:
         for seed in range(seeds):

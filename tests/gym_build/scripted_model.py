@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,9 +48,9 @@ class Model:
 
 
 @contextmanager
-def serve_model(script: dict[str, list[Reply]]) -> Iterator[Model]:
+def serve_model(script: Mapping[str, Sequence[Reply]]) -> Iterator[Model]:
     """Serves it until the block ends. A stage's replies are given in turn; none is given twice."""
-    model = Model(script)
+    model = Model({stage: list(replies) for stage, replies in script.items()})
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:

@@ -19,7 +19,7 @@ CHANCE = random.Random(3)
 
 def advised(table: pd.DataFrame, target: str) -> SplitAdvice:
     table = table.astype(str)
-    columns = tuple(profile_column(name, table[name]) for name in table)
+    columns = tuple(profile_column(str(name), table[name]) for name in table)
     profile = TableProfile(
         path="t.csv",
         format="csv",

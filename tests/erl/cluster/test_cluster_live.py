@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -82,7 +83,15 @@ def samples_of(requests: Sequence[GenerateRequest], generations: Sequence[Genera
     ]
 
 
-async def test_whole_steps_with_new_weights_and_a_server_that_is_killed_on_the_way(tmp_path: Path):
+def test_whole_steps_with_new_weights_and_a_server_that_is_killed_on_the_way(tmp_path: Path):
+    """In a process of its own: Ray reads the token's mode when it is imported, which other tests may have done."""
+    ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **ray, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, __file__, str(tmp_path)], env=environment, timeout=300, check=False)
+    assert done.returncode == 0
+
+
+async def whole_steps(tmp_path: Path) -> None:
     model = save_tiny(tmp_path / "model", TEXTS, vocab_size=300, context=4096)
     config, training, checked, placement = prepare(
         [f"model={model}", "topology=laptop", "nodes.cpus=4"],
@@ -165,3 +174,7 @@ async def test_whole_steps_with_new_weights_and_a_server_that_is_killed_on_the_w
     printed = "".join(path.read_text(errors="replace") for path in (tmp_path / "engines").glob("*.log"))
     for secret in (api_key.get_secret_value(), admin_key.get_secret_value(), os.environ["RAY_AUTH_TOKEN"]):
         assert secret not in printed
+
+
+if __name__ == "__main__":
+    asyncio.run(whole_steps(Path(sys.argv[1])))

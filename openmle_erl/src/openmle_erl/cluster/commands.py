@@ -15,13 +15,11 @@ from openmle_gym.console import print_json, run_command
 from openmle_gym.errors import ConfigError
 
 from openmle_erl.cluster.config import CONFIGS, LaunchConfig, NodesConfig, RayConfig, RolloutShare, TrainerShare
-from openmle_erl.cluster.placement import Placement, place, shown
+from openmle_erl.cluster.placement import Placement, place, ray_environment, shown
 from openmle_erl.cluster.validation import Checked, check, read_model, table
 from openmle_erl.rl.config import RLConfig
 
 UNSET = "unset"
-LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Has a cluster of one machine stay on the loopback interface. Ray reads it when it is imported."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +89,7 @@ def _launch(overrides: Sequence[str], training_overrides: Sequence[str]) -> int:
     if checked.warnings and config.nodes.gpus:
         raise ConfigError("versions: " + "; ".join(checked.warnings))
     Path(training.run_dir).mkdir(parents=True, exist_ok=True)
-    if config.ray.address is None:
-        os.environ.update(LOOPBACK_ONLY)
+    os.environ.update(ray_environment(config, os.environ))
     from openmle_erl.cluster.running import run  # Ray and torch, which a dry run does without
 
     print_json({"run_dir": training.run_dir, "steps": asyncio.run(run(config, training, checked, placement))})

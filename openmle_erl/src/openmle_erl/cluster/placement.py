@@ -4,6 +4,7 @@ A node is used whole. Where trainer and engines take turns, both lie over all GP
 trainer has the first GPUs and the engines those after them. An engine never spans two nodes.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -106,6 +107,15 @@ def place(config: LaunchConfig, *, context_tokens: int) -> Placement:
         ray_commands=_ray_commands(config),
         ray_environment={**RAY_ENVIRONMENT, TOKEN: f"${TOKEN}"},
     )
+
+
+def ray_environment(config: LaunchConfig, environment: Mapping[str, str]) -> dict[str, str]:
+    """What must stand in this process's environment before Ray is imported, which reads it then: the token's mode, and for a
+    cluster of this machine alone a token drawn for it where there is none, and that it stays on the loopback interface."""
+    if config.ray.address is not None:
+        return dict(RAY_ENVIRONMENT)
+    token = environment.get(TOKEN) or secrets.token_hex(32)
+    return {**RAY_ENVIRONMENT, TOKEN: token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 def shown(text: str, environment: Mapping[str, str]) -> str:

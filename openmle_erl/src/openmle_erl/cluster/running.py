@@ -17,7 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 
 from openmle_erl.cluster.colocated import TakingTurns
 from openmle_erl.cluster.config import LaunchConfig
-from openmle_erl.cluster.placement import RAY_ENVIRONMENT, TOKEN, Placement
+from openmle_erl.cluster.placement import TOKEN, Placement, shown
 from openmle_erl.cluster.ranks import RayRanks, TrainerGroup
 from openmle_erl.cluster.rollouts import RolloutGroup
 from openmle_erl.cluster.validation import Checked
@@ -46,9 +46,8 @@ async def ray_cluster(config: LaunchConfig) -> AsyncIterator[None]:
         raise ConfigError(f"ray.address={address}: set {TOKEN}, the token that its head was started with")
     if address is None and config.nodes.count > 1:
         raise ConfigError("ray.address: missing; several nodes need a cluster that runs (see a dry run's Ray commands)")
-    os.environ.update(RAY_ENVIRONMENT)
-    if address is None:
-        os.environ.setdefault(TOKEN, secrets.token_hex(32))
+    if not os.environ.get(TOKEN) or os.environ.get("RAY_AUTH_MODE") != "token":
+        raise ConfigError(f"RAY_AUTH_MODE=token and {TOKEN} must be set before Ray is imported (ray_environment)")
     here = {"num_cpus": config.nodes.cpus, "num_gpus": config.nodes.gpus, "include_dashboard": False}
     try:
         await asyncio.to_thread(
@@ -59,7 +58,7 @@ async def ray_cluster(config: LaunchConfig) -> AsyncIterator[None]:
             **({} if address else here),
         )
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise InfrastructureError(f"ray.address={address}: {type(error).__name__}") from error
+        raise InfrastructureError(f"ray.address={address}: {shown(str(error), os.environ)}") from error
     try:
         yield
     finally:
