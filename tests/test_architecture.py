@@ -71,7 +71,16 @@ def test_rewards_import_with_numpy_alone() -> None:
     assert "numpy" in _modules_after("import openmle_erl.rewards", without=others)
 
 
-@pytest.mark.parametrize("module", ["openmle_evo.config", "sandbox_service.config", "openmle_erl.sft.config"])
+CONFIGURATIONS = [
+    "openmle_erl.rl.config",
+    "openmle_erl.sft.config",
+    "openmle_erl.sft.train_config",
+    "openmle_evo.config",
+    "sandbox_service.config",
+]
+
+
+@pytest.mark.parametrize("module", CONFIGURATIONS)
 def test_configuration_imports_without_torch(module: str) -> None:
     assert module in _modules_after(f"import {module}", without=("torch", "transformers", "sklearn"))
 

@@ -261,7 +261,7 @@ def packages(folder: Path) -> tuple[TaskPackage, TaskPackage]:
     (public / "test.csv").write_text("id,x\n" + "".join(f"{n},{n}\n" for n in rows))
     (public / "sample_submission.csv").write_text("id,y\n" + "".join(f"{n},0\n" for n in rows))
     (final.root / "data/private/test_answer.csv").write_text("id,y\n" + "".join(f"{n},{2 * n}\n" for n in rows))
-    change_manifest(final, hidden_split=HiddenSplit(validation_fraction=1e-9))
+    change_manifest(final, hidden_split=HiddenSplit(validation_fraction=0))
     return search, load_package(final.root)
 
 

@@ -10,7 +10,9 @@ FAILED = Outcome.CODE_EXECUTION_ERROR
 
 
 def traceback(error: str, *, line: str = "work()", library: str = "") -> str:
-    return f'Traceback (most recent call last):\n  File "/sandbox/main.py", line 8, in fit\n    {line}\n{library}{error}\n'
+    return (
+        f'Traceback (most recent call last):\n  File "/sandbox/main.py", line 8, in fit\n    {line}\n{library}{error}\n'
+    )
 
 
 IN_FORK = '  File "/usr/lib/python3.11/subprocess.py", line 1885, in _execute_child\n    self.pid = _fork_exec(\n'

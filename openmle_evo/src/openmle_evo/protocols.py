@@ -99,7 +99,7 @@ def final_package(search: TaskPackage, final: TaskPackage) -> FinalPackage:
     if final.validation_rows.any():
         raise ConfigError(
             f"{where}: {int(final.validation_rows.sum())} of its rows would be left out as a validation half; write "
-            f"hidden_split.validation_fraction = 1e-9 into its task.toml, so that it is graded whole"
+            f"hidden_split.validation_fraction = 0 into its task.toml, so that it is graded whole"
         )
     digests = [_sha256(each.root / "data" / "private" / "test_answer.csv") for each in (search, final)]
     if digests[0] == digests[1]:

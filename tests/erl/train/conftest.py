@@ -22,7 +22,3 @@ def tiny_moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from openmle_erl.engines.tiny import save_tiny
 
     return save_tiny(tmp_path_factory.mktemp("tiny") / "moe", TEXTS, vocab_size=VOCABULARY, experts=4)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gpu: needs a CUDA GPU; scripts/gpu_checks.sh runs these")

@@ -12,9 +12,8 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from openmle_erl.cluster.placement import Process
-from openmle_erl.engines.processes import free_port
+from openmle_erl.engines.processes import Place, free_port
 from openmle_erl.engines.protocols import FloatArray, StepReport, TrainingSample
-from openmle_erl.engines.torch_engine import Place
 
 Factory = Callable[..., Any]
 

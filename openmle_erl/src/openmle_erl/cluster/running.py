@@ -157,7 +157,7 @@ async def run(config: LaunchConfig, training: RLConfig, checked: Checked, placem
                             training,
                             trainer=trainer,
                             engine=rollouts.router,
-                            sink=tracker,  # pyright: ignore[reportArgumentType]
+                            sink=tracker,
                         ) as loop:
                             return await loop.run()
                 except InfrastructureError as error:

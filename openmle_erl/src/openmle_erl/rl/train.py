@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from openmle_gym.errors import ConfigError, StoreError
@@ -116,7 +116,8 @@ class Training:
                 rollouts.result()  # raises: it never ends by itself
             return steps.result()
         finally:
-            begun = [task for task in (steps, rollouts, self._evaluating) if task is not None]
+            tasks: list[asyncio.Task[Any] | None] = [steps, rollouts, self._evaluating]
+            begun = [task for task in tasks if task is not None]
             for task in begun:
                 task.cancel()
             await asyncio.gather(*begun, return_exceptions=True)

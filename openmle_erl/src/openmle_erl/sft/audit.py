@@ -177,9 +177,18 @@ def audit_file(path: Path, config: AuditConfig) -> dict[str, object]:
     """
     tokenizer = load_tokenizer(Path(config.tokenizer)) if config.tokenizer else None
     audit = Audit(config=config, reserved=read_reserved(config.reserved), tokenizer=tokenizer)
-    for row in _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path):
+    for row in read_rows(path):
         audit.take(row)
     return {"file": str(path), **audit.report()}
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a corpus, Parquet by its suffix, else JSON lines.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    return _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
 
 
 def _json_rows(path: Path) -> Iterator[Row]:

@@ -11,7 +11,7 @@ from openmle_gym.errors import ConfigError
 from pydantic import TypeAdapter, ValidationError
 
 from openmle_erl.engines.packing import TokenRow
-from openmle_erl.sft.audit import Row, _json_rows, _parquet_rows
+from openmle_erl.sft.audit import Row, read_rows
 from openmle_erl.sft.masks import mask_conversation
 from openmle_erl.sft.tokens import ChatTokenizer
 
@@ -39,10 +39,7 @@ def read_conversations(path: Path) -> list[list[Message]]:
         ConfigError: The file cannot be read, is empty, or a row is not a conversation that ends with a reply; names file,
             line (or row, of Parquet) and field.
     """
-    found = [
-        _conversation(row, _place(path, row))
-        for row in (_parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path))
-    ]
+    found = [_conversation(row, _place(path, row)) for row in read_rows(path)]
     if not found:
         raise ConfigError(f"{path}: no conversation in it")
     return found
