@@ -16,14 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from openmle_gym.chat import ChatModel, Completion, Message
-from openmle_gym.client import JobClient
 from openmle_gym.configuration import secret_from_environment
 from openmle_gym.contracts import Contract
 from openmle_gym.errors import ConfigError, ModelUnavailable, StoreError
 from openmle_gym.evaluate import JobSettings
-from openmle_gym.execute import LocalExecutor
-from openmle_gym.isolation.choose import strongest_runner
 from openmle_gym.jobs import Executor
+from openmle_gym.place import open_place
 from openmle_gym.policies.settings import open_policy
 from openmle_gym.prompts import public_task
 from openmle_gym.review import Reviewer
@@ -51,7 +49,6 @@ from openmle_erl.rl.train import MetricSink, Training
 from openmle_erl.sft.files import find_packages, write_whole
 from openmle_erl.sft.tokens import ChatTokenizer, load_tokenizer
 
-SANDBOX_KEY = "OPENMLE_SANDBOX_KEY"
 LOCAL_SERVER_SECONDS = 300.0
 EXPERIENCE = "experience.sqlite"
 _SERVE = """
@@ -214,15 +211,16 @@ async def open_sandbox(config: SandboxConfig, packages: Sequence[TaskPackage]) -
     Raises:
         InfrastructureError: The service cannot be reached, or no isolation can be had.
     """
-    if config.service is not None:
-        async with JobClient(config.service, api_key=secret_from_environment(SANDBOX_KEY)) as client:
-            await client.isolation()
-            yield client
-        return
-    runner = await strongest_runner(config.runner, docker_image=config.docker_image, allow_process=config.allow_process)
-    log.info("programs run on this machine, isolation: %s", runner.isolation)
-    root = Path(os.path.commonpath([str(package.root.parent) for package in packages]))
-    yield LocalExecutor(task_root=root, runner=runner, limits=config.limits(), parallel=config.workers)
+    async with open_place(
+        packages,
+        service=config.service,
+        runner=config.runner,
+        docker_image=config.docker_image,
+        allow_process=config.allow_process,
+        limits=config.limits(),
+        parallel=config.workers,
+    ) as place:
+        yield place.executor
 
 
 @contextlib.asynccontextmanager
