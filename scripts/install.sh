@@ -24,7 +24,8 @@ libraries=(-e './openmle_gym[tasks,bubblewrap,docker]' -e ./openmle_evo -e ./ope
 if [ "$kind" = test ]; then
     libraries+=('.[test]')
 fi
-"${pip[@]}" hatchling editables
+# One dependency has no wheel; the setuptools of a new environment is too old to make it one.
+"${pip[@]}" hatchling editables setuptools
 "${pip[@]}" --no-build-isolation "${libraries[@]}"
 echo "$wanted" >"$stamp"
 [ "$kind" = run ] || echo "$wanted" >.venv/.installed-run
