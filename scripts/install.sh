@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Creates .venv and installs the four libraries into it, editable, with the tested versions of constraints.txt.
 #   scripts/install.sh            what the quickstart needs (no torch)
-#   scripts/install.sh test       that, and what the tests and checks need
+#   scripts/install.sh train      that, and what training needs (torch)
+#   scripts/install.sh test       all of it, and what the tests and checks need
 # Does nothing when that is there already. PYTHON names another interpreter (3.11 or newer).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,11 +22,15 @@ echo "installing into .venv ..." >&2
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt)
 libraries=(-e './openmle_gym[tasks,bubblewrap,docker]' -e ./openmle_evo -e ./openmle_erl -e ./sandbox_service)
-if [ "$kind" = test ]; then
-    libraries+=('.[test]')
-fi
+case $kind in
+    train) libraries+=(-e './openmle_erl[train]') ;;
+    test) libraries+=('.[test]') ;;
+esac
 # One dependency has no wheel; the setuptools of a new environment is too old to make it one.
 "${pip[@]}" hatchling editables setuptools
 "${pip[@]}" --no-build-isolation "${libraries[@]}"
 echo "$wanted" >"$stamp"
-[ "$kind" = run ] || echo "$wanted" >.venv/.installed-run
+case $kind in
+    train) echo "$wanted" >.venv/.installed-run ;;
+    test) echo "$wanted" | tee .venv/.installed-run >.venv/.installed-train ;;
+esac

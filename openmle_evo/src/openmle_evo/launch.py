@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omegaconf import OmegaConf
+from openmle_gym.chat import Message
 from openmle_gym.client import JobClient
 from openmle_gym.configuration import secret_from_environment
 from openmle_gym.errors import ConfigError, InfrastructureError
@@ -25,9 +26,10 @@ from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
 from openmle_gym.installed import installed_packages
 from openmle_gym.jobs import MIB, Executor, Limits
+from openmle_gym.manifest import Manifest
 from openmle_gym.memory import Measure
 from openmle_gym.place import open_place
-from openmle_gym.prompts import public_task
+from openmle_gym.prompts import PublicTask, public_task
 from openmle_gym.submissions import SubmissionSource
 from openmle_gym.task import TaskPackage, load_package
 
@@ -73,26 +75,40 @@ async def create_run(config: SearchConfig, package: TaskPackage, place: Place) -
         ConfigError: The directory already holds a run, or `final_task` cannot be the end of a search on this package.
         InfrastructureError: The executor is out of reach.
     """
-    now = datetime.now(UTC)
-    packages = await installed_packages(place.searcher, _job(config, package))
-    manifest = RunManifest(
-        run_id=f"{package.name}-{uuid.uuid4().hex[:8]}",
-        created_at=now.isoformat(timespec="seconds").replace("+00:00", "Z"),
+    packages = await installed_packages(place.searcher, job_settings(config, package))
+    manifest = new_manifest(config, package.manifest, package.root, isolation=place.isolation, packages=packages)
+    more = {
+        "final_package": None if config.final_task is None else _final_package(config.final_task, package),
+        "skills": _skills(config, package),
+    }
+    path = config.run_dir or f"runs/{package.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    return RunDirectory.create(Path(path), manifest.model_copy(update=more))
+
+
+def new_manifest(
+    config: SearchConfig, task: Manifest, root: Path, *, isolation: str, packages: tuple[str, ...]
+) -> RunManifest:
+    """What a run is that begins now.
+
+    Args:
+        root: The task package's folder.
+        packages: Installed where programs run.
+    """
+    return RunManifest(
+        run_id=f"{task.name}-{uuid.uuid4().hex[:8]}",
+        created_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         openmle_version=__version__,
-        task=package.name,
-        title=package.manifest.title or package.name,
-        metric=package.manifest.metric,
-        package=str(package.root),
+        task=task.name,
+        title=task.title or task.name,
+        metric=task.metric,
+        package=str(root),
         policy=config.policy.model or config.policy.kind,
         executor=config.service or "local",
-        isolation=place.isolation,
+        isolation=isolation,
         packages=packages,
         settings=dataclasses.asdict(config),
         protocol=config.protocol,
-        final_package=None if config.final_task is None else _final_package(config.final_task, package),
-        skills=_skills(config, package),
     )
-    return RunDirectory.create(Path(config.run_dir or f"runs/{package.name}-{now:%Y%m%d-%H%M%S}"), manifest)
 
 
 def stored_config(run: RunDirectory) -> SearchConfig:
@@ -117,7 +133,7 @@ async def executors(config: SearchConfig, package: TaskPackage) -> AsyncIterator
                 runner=config.runner,
                 docker_image=config.docker_image,
                 allow_process=config.allow_process,
-                limits=_limits(config),
+                limits=limits_of(config),
                 parallel=config.workers,
             )
         )
@@ -128,7 +144,7 @@ async def executors(config: SearchConfig, package: TaskPackage) -> AsyncIterator
             grader = await stack.enter_async_context(client) if client else None
         elif config.final_task is not None and place.runner is not None:
             final = load_package(config.final_task)
-            grader = LocalExecutor(task_root=final.root.parent, runner=place.runner, limits=_limits(config))
+            grader = LocalExecutor(task_root=final.root.parent, runner=place.runner, limits=limits_of(config))
         yield Place(place.executor, grader, place.isolation)
 
 
@@ -144,7 +160,31 @@ async def run_to_end(
     Raises:
         InfrastructureError: The policy or the executor is out of reach. The run can be resumed.
     """
-    job = _job(config, package)
+    job = job_settings(config, package)
+    task = public_task(package, config.prompt)
+    try:
+        ended = await search_to_end(run, config, task, place.searcher, job, on_card)
+    except InfrastructureError:
+        await _submit(run, config, package, place, job)
+        raise
+    await _submit(run, config, package, place, job)
+    return ended
+
+
+async def search_to_end(
+    run: RunDirectory,
+    config: SearchConfig,
+    task: PublicTask,
+    executor: Executor,
+    job: JobSettings,
+    on_card: Callable[[ExperienceCard], None] = lambda card: None,
+    reword: Callable[[list[Message]], list[Message]] = lambda messages: messages,
+) -> Ended:
+    """Searches, and grades nothing beyond what the search sees.
+
+    Raises:
+        InfrastructureError: The policy or the executor is out of reach. The run can be resumed.
+    """
     log_estimate(config)
     tracking = open_tracking(config.track, run)
 
@@ -156,31 +196,27 @@ async def run_to_end(
         async with open_policies(config) as policies:
             search = Search(
                 run=run,
-                task=public_task(package),
+                task=task,
                 policy=policies.default,
                 mixture=policies.mixture,
-                executor=place.searcher,
+                executor=executor,
                 config=config,
-                limits=_limits(config),
+                limits=limits_of(config),
                 job=job,
                 measure=_measure(config.tokenizer),
                 on_card=committed,
+                reword=reword,
             )
             with _interruptible(search):
                 best = await search.run_to_end()
         if search.draining:
             log.warning("stopped as asked; go on with `openmle-evo resume %s`", run.path)
-    except asyncio.CancelledError:
+        return Ended(best, search.draining)
+    except (asyncio.CancelledError, InfrastructureError):
         log.warning("stopped; nothing is lost: go on with `openmle-evo resume %s`", run.path)
-        raise
-    except InfrastructureError:
-        log.warning("stopped; nothing is lost: go on with `openmle-evo resume %s`", run.path)
-        await _submit(run, config, package, place, job)
         raise
     finally:
         tracking.close()
-    await _submit(run, config, package, place, job)
-    return Ended(best, search.draining)
 
 
 async def _submit(
@@ -214,14 +250,15 @@ def _graded_on(
 ) -> tuple[TaskPackage, JobSettings]:
     """The package that the final submit is graded on, and its jobs' settings."""
     if final is None:
-        return package, _job(config, package)
+        return package, job_settings(config, package)
     other = load_package(final.package)
     if final_package(package, other) != final:
         raise ConfigError(f"{other.root}: is not what it was when the run was started")
-    return other, dataclasses.replace(_job(config, other), data_dir=config.final_data_dir or str(other.root))
+    return other, dataclasses.replace(job_settings(config, other), data_dir=config.final_data_dir or str(other.root))
 
 
-def _job(config: SearchConfig, package: TaskPackage) -> JobSettings:
+def job_settings(config: SearchConfig, package: TaskPackage) -> JobSettings:
+    """What all jobs of a run on a package have in common."""
     return JobSettings(
         data_dir=config.data_dir or str(package.root),
         timeout_seconds=config.timeout_seconds,
@@ -229,7 +266,8 @@ def _job(config: SearchConfig, package: TaskPackage) -> JobSettings:
     )
 
 
-def _limits(config: SearchConfig) -> Limits:
+def limits_of(config: SearchConfig) -> Limits:
+    """What a program gets, and is told that it gets."""
     return Limits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mib * MIB)
 
 

@@ -81,8 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     anchors = commands.add_parser("anchors", help="the tasks that ship with OpenMLE")
     anchors = anchors.add_subparsers(required=True, metavar="COMMAND")
     _command(anchors, "list", _anchors_list, "list them")
-    build = _command(anchors, "build", _anchors_build, "build one of them, or all")
-    build.add_argument("name", choices=[*ANCHORS, "all"], help=f"one of {', '.join(ANCHORS)}; or all")
+    build = _command(anchors, "build", _anchors_build, "build some of them, or all")
+    build.add_argument(
+        "names", nargs="+", choices=[*ANCHORS, "all"], metavar="NAME", help=f"{', '.join(ANCHORS)}; or all"
+    )
     build.add_argument("--output", type=Path, default=Path("tasks"), help="the folder of packages (default: tasks)")
     build.add_argument("--force", action="store_true", help="build anew even where the package is there")
     _add_runner(build)
@@ -180,8 +182,8 @@ async def _anchors_list(options: argparse.Namespace) -> int:
 
 
 async def _anchors_build(options: argparse.Namespace) -> int:
-    names = [options.name]
-    if options.name == "all":
+    names = list(dict.fromkeys(options.names))
+    if "all" in names:
         names = [anchor.name for anchor in ANCHORS.values() if anchor.installed]
         for name in ANCHORS.keys() - set(names):
             log.warning("skipped %s: %s is not installed", name, ANCHORS[name].library)

@@ -8,13 +8,15 @@ from openmle_gym.manifest import Columns
 
 PROFILED_ROWS = 20_000
 LISTED_COLUMNS = 60
+"""By default."""
 LISTED_FILES = 30
 
 
-def preview_data(public_dir: Path, columns: Columns) -> str:
+def preview_data(public_dir: Path, columns: Columns, *, listed: int = LISTED_COLUMNS) -> str:
     """Lists the public files, tables first; profiles the columns of each CSV: type, missing and distinct values, range or examples.
 
-    Wide tables are shortened to their first columns and a count; the id and target columns are always shown.
+    Wide tables are shortened to their first columns, `listed` of them, and a count; the id and target columns are always
+    shown.
     """
     files = [path for path in public_dir.rglob("*") if path.is_file() and path.name != "description.txt"]
     files.sort(key=lambda path: (path.suffix != ".csv", path))
@@ -22,7 +24,7 @@ def preview_data(public_dir: Path, columns: Columns) -> str:
     for path in files[:LISTED_FILES]:
         name = path.relative_to(public_dir).as_posix()
         if path.suffix == ".csv":
-            parts.append(_profile_csv(path, name, [*columns.id, *columns.target]))
+            parts.append(_profile_csv(path, name, [*columns.id, *columns.target], listed))
         else:
             parts.append(f"`{name}`: {path.stat().st_size} bytes")
     if len(files) > LISTED_FILES:
@@ -30,14 +32,14 @@ def preview_data(public_dir: Path, columns: Columns) -> str:
     return "\n\n".join(parts)
 
 
-def _profile_csv(path: Path, name: str, always: list[str]) -> str:
+def _profile_csv(path: Path, name: str, always: list[str], listed: int) -> str:
     try:
         frame = pd.read_csv(path, nrows=PROFILED_ROWS, low_memory=False)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         return f"`{name}`: {path.stat().st_size} bytes; cannot be read as CSV: {error}"
     some = "first " if len(frame) == PROFILED_ROWS else ""
     lines = [f"`{name}`: {some}{len(frame)} rows, {frame.shape[1]} columns"]
-    shown = [str(column) for column in frame.columns[:LISTED_COLUMNS]]
+    shown = [str(column) for column in frame.columns[:listed]]
     shown += [column for column in always if column in frame.columns and column not in shown]
     lines += [f"  - {column}: {_profile_column(frame[column])}" for column in shown]
     if frame.shape[1] > len(shown):

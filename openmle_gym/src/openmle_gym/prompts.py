@@ -29,7 +29,7 @@ from openmle_gym.jobs import Limits
 from openmle_gym.manifest import Manifest
 from openmle_gym.memory import Measure
 from openmle_gym.operators import Operator
-from openmle_gym.preview import preview_data
+from openmle_gym.preview import LISTED_COLUMNS, preview_data
 from openmle_gym.task import TaskPackage
 
 SYSTEM = (
@@ -48,18 +48,19 @@ class PublicTask:
     """The public files, profiled, as text."""
 
 
-def public_task(package: TaskPackage) -> PublicTask:
+def public_task(package: TaskPackage, config: "PromptConfig | None" = None) -> PublicTask:
     """Reads a package's public half."""
+    config = config or PromptConfig()
     return PublicTask(
         manifest=package.manifest,
         description=package.description,
-        data=preview_data(package.public_dir, package.manifest.columns),
+        data=preview_data(package.public_dir, package.manifest.columns, listed=config.columns),
     )
 
 
 @dataclass
 class PromptConfig:
-    """The most that a prompt and its sections take, in characters, or in tokens where a tokenizer is set."""
+    """The most that a prompt and its sections take, in characters, or in tokens where a tokenizer is set; 0 leaves out."""
 
     length: int = 54_000
     """The whole prompt. Less than the largest Improve prompt published (54,300 characters)."""
@@ -67,10 +68,14 @@ class PromptConfig:
     """The task's description."""
     data: int = 12_000
     """The profile of the public files."""
+    columns: int = LISTED_COLUMNS
+    """How many columns of a public table are profiled, beside its ids and targets."""
     source: int = 24_000
     """One parent's program."""
     output: int = 4_000
     """One parent's output."""
+    packages: int = 4_000
+    """The line that names the installed packages; a longer one is left out."""
     skills: int = 4_000
     """Experience from other tasks."""
 
@@ -152,7 +157,7 @@ def build_prompt(
     sections = [
         _Section(title=f"Operator: {operator}", body=_text(operator)),
         _Section(title="Task", body=cut(task.description.strip(), config.description), gives_way=2),
-        _Section(title="Facts", body=_facts(task.manifest, around)),
+        _Section(title="Facts", body=_facts(task.manifest, around, config.packages, measure)),
         _Section(title="Data", body=cut(task.data, config.data), gives_way=1),
         *(
             _Section(title=f"Parent program {index} of {len(parents)}", body=_parent(card, shares, cut))
@@ -192,7 +197,7 @@ def _text(name: str) -> str:
     return resources.files("openmle_gym").joinpath(f"prompts/{name}.md").read_text(encoding="utf-8").strip()
 
 
-def _facts(manifest: Manifest, around: Surroundings) -> str:
+def _facts(manifest: Manifest, around: Surroundings, most_packages: int, measure: Measure) -> str:
     metric, limits, remaining = manifest.metric, around.limits, around.remaining
     better = "higher is better" if metric.higher_is_better else "lower is better"
     lines = [
@@ -205,8 +210,9 @@ def _facts(manifest: Manifest, around: Surroundings) -> str:
         f"- memory limit: {limits.memory_bytes // 1024**2} MiB",
         f"- processor cores: {limits.cpus:g}",
     ]
-    if around.packages:
-        lines.append(f"- installed packages: {', '.join(around.packages)}")
+    packages = f"- installed packages: {', '.join(around.packages)}"
+    if around.packages and measure(packages) <= most_packages:
+        lines.append(packages)
     if remaining.attempts is not None:
         lines.append(f"- attempts left after this one: {remaining.attempts}")
     if remaining.sandbox_seconds is not None:

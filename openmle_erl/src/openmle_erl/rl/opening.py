@@ -160,7 +160,7 @@ def learn_task(package: TaskPackage, config: RLConfig, reviewer: Reviewer | None
         leaderboard_max=max(board.scores) if board else None,
     )
     return LearnTask(
-        public=public_task(package),
+        public=public_task(package, config.prompt),
         job=JobSettings(
             data_dir=str(package.root),
             timeout_seconds=config.sandbox.timeout_seconds,

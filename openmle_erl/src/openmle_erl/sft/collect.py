@@ -21,7 +21,7 @@ from openmle_gym.evaluate import Attempt, JobSettings, evaluate_reply
 from openmle_gym.experience import ExperienceCard, Selection
 from openmle_gym.jobs import Executor, Limits
 from openmle_gym.operators import Operator
-from openmle_gym.prompts import PublicTask, Surroundings, build_prompt
+from openmle_gym.prompts import PromptConfig, PublicTask, Surroundings, build_prompt
 
 from openmle_erl.sft.acceptance import TaskFacts, accept
 from openmle_erl.sft.canonical import canonical
@@ -111,6 +111,7 @@ class Collector:
     limits: Limits
     acceptance: AcceptanceConfig
     filters: FilterConfig
+    prompt: PromptConfig = field(default_factory=PromptConfig)
     tokenizer: ChatTokenizer | None = None
     seed: int = 0
     workers: int = 2
@@ -174,7 +175,7 @@ class Collector:
         """One attempt, from the prompt to the committed card."""
         async with self._slots:
             if exchange is None:
-                messages = draft_prompt(task.public, self.limits)
+                messages = draft_prompt(task.public, self.limits, self.prompt)
                 reply = await self.policy.complete(messages, seed=attempt_seed(self.seed, task.name, number))
                 self.collection.replied(task.name, number, messages, reply)
             else:
@@ -214,9 +215,9 @@ class Collector:
         )
 
 
-def draft_prompt(task: PublicTask, limits: Limits) -> list[Message]:
+def draft_prompt(task: PublicTask, limits: Limits, config: PromptConfig) -> list[Message]:
     """The Draft prompt of search, without earlier attempts: parallel Drafts do not know of each other."""
-    return build_prompt(Operator.DRAFT, task, [], Surroundings(limits=limits))
+    return build_prompt(Operator.DRAFT, task, [], Surroundings(limits=limits), config=config)
 
 
 def attempt_seed(seed: int, task: str, attempt: int) -> int:

@@ -106,6 +106,7 @@ async def _sample(config: CollectConfig) -> int:
                 limits=limits_of(config),
                 acceptance=config.acceptance,
                 filters=config.filters,
+                prompt=config.prompt,
                 tokenizer=tokenizer,
                 seed=config.seed,
                 workers=config.workers,
@@ -129,7 +130,7 @@ def _collect_task(package: TaskPackage, config: CollectConfig, facts: TaskFacts)
     if config.quota_with_leaderboard is not None and facts.leaderboard is not None:
         quota = config.quota_with_leaderboard
     return CollectTask(
-        public=public_task(package),
+        public=public_task(package, config.prompt),
         facts=facts,
         job=JobSettings(
             data_dir=str(package.root),

@@ -6,6 +6,7 @@ from pathlib import Path
 from omegaconf import MISSING
 from openmle_gym.errors import ConfigError
 from openmle_gym.policies.settings import PolicyConfig
+from openmle_gym.prompts import PromptConfig
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 POLICIES = ("all", "scored", "medal", "score_threshold", "reward_threshold", "better_than_reference", "mixed")
@@ -99,6 +100,8 @@ class CollectConfig:
     """Which Drafts count towards the quota."""
     filters: FilterConfig = field(default_factory=FilterConfig)
     """What an accepted Draft must keep beside."""
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    """How long prompts may be, in characters."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "quota", "limit", "workers"):

@@ -43,9 +43,14 @@ SECOND_VOCABULARY = {
 }
 
 
-def render_program(recipe: Recipe, facts: TaskFacts) -> str:
-    """The program's source."""
-    return _Renderer(recipe, facts).render()
+def render_program(recipe: Recipe, facts: TaskFacts, *, general: bool = False) -> str:
+    """The program's source.
+
+    Args:
+        general: It learns ids, targets, gaps and categories from the files instead of naming what the prompt shows, so
+            programs for different tasks look alike. Tasks with images or one column per class get the usual program.
+    """
+    return _Renderer(recipe, facts, general=general).render()
 
 
 def describe(recipe: Recipe, facts: TaskFacts) -> str:
@@ -71,18 +76,19 @@ def describe(recipe: Recipe, facts: TaskFacts) -> str:
 
 
 class _Renderer:
-    def __init__(self, recipe: Recipe, facts: TaskFacts) -> None:
+    def __init__(self, recipe: Recipe, facts: TaskFacts, *, general: bool) -> None:
         self.recipe = recipe
         self.facts = facts
+        self.general = general and not facts.pictures and not facts.one_column_per_class and self._ids_in_test
         self.regression = facts.kind == "regression"
-        self.several = len(facts.label_columns) > 1
+        self.several = self.general or len(facts.label_columns) > 1
         target = facts.target
         coded = (
             target is not None and target.kind == "integer" and target.low == 0 and target.high == target.distinct - 1
         )
         self.encodes_labels = not self.regression and not coded
         self.imports = Imports()
-        self.preparation = Preparation(recipe, facts, self.imports)
+        self.preparation = Preparation(recipe, facts, self.imports, general=self.general)
 
     def render(self) -> str:
         body = [
@@ -105,6 +111,8 @@ class _Renderer:
 
     def _reading(self) -> str:
         facts = self.facts
+        if self.general:
+            return self._general_reading()
         dtype = "{" + ", ".join(f"{literal(name)}: str" for name in facts.ids) + "}"
         lines = [
             f"SEED = {self.recipe.seed}",
@@ -138,6 +146,22 @@ class _Renderer:
             ]
             lines.append(f"train, test = (table.drop(columns={literal(name)}) for table in (train, test))")
         return "\n".join(lines)
+
+    def _general_reading(self) -> str:
+        return "\n".join(
+            [
+                f"SEED = {self.recipe.seed}",
+                f'DATA = {self.imports.name("pathlib.Path")}(os.environ["DATA_DIR"])',
+                'sample = pd.read_csv(DATA / "sample_submission.csv", nrows=1)',
+                'ID = [c for c in sample.columns if c in pd.read_csv(DATA / "test.csv", nrows=1).columns]',
+                "TARGETS = [c for c in sample.columns if c not in ID]",
+                "",
+                'train = pd.read_csv(DATA / "train.csv", dtype=dict.fromkeys(ID, str))',
+                'test = pd.read_csv(DATA / "test.csv", dtype=dict.fromkeys(ID, str))',
+                "train = train.dropna(subset=TARGETS)",
+                f"train = train.sample(n=min(len(train), {SAMPLED_ROWS:_}), random_state=SEED).reset_index(drop=True)",
+            ]
+        )
 
     @property
     def _ids_in_test(self) -> bool:
@@ -173,8 +197,9 @@ class _Renderer:
                 '    frame[categorical] = frame[categorical].fillna("missing").astype(str)',
             ]
         if self.facts.texts:
+            others = "[c for c in columns if c not in [*numeric, *categorical]]"
             lines += [
-                f"texts = {literals(self.facts.texts)}",
+                f"texts = {others if self.general else literals(self.facts.texts)}",
                 "for frame in (X_train, X_test):",
                 '    frame[texts] = frame[texts].fillna("").astype(str)',
             ]

@@ -79,8 +79,9 @@ SLIPS: tuple[Slip, ...] = (
 
 
 def with_slip(source: str, rng: Random) -> str:
-    """The program with one typical slip; unchanged where the drawn slip has no place in it."""
-    return rng.choice(SLIPS)(source, rng)
+    """The program with one typical slip that has a place in it; unchanged where none has."""
+    slipped = (slip(source, rng) for slip in rng.sample(SLIPS, len(SLIPS)))
+    return next((each for each in slipped if each != source), source)
 
 
 def too_wide(recipe: Recipe, facts: TaskFacts) -> Recipe:

@@ -95,14 +95,14 @@ def _derivation(step: Step, imports: Imports) -> list[str]:
 class Preparation:
     """The function `prepare` of a program, and calls of it for single branches."""
 
-    def __init__(self, recipe: Recipe, facts: TaskFacts, imports: Imports) -> None:
+    def __init__(self, recipe: Recipe, facts: TaskFacts, imports: Imports, *, general: bool = False) -> None:
         self._recipe = recipe
         self._facts = facts
         self._imports = imports
-        self.numbers = bool(facts.numeric_count)
+        self.numbers = general or bool(facts.numeric_count)
         """Whether the program has number columns; so for `categories`."""
-        self.categories = facts.has_categories or facts.shortened
-        self._imputes = facts.has_missing or any(step.kind == "group_means" for step in recipe.steps)
+        self.categories = general or facts.has_categories or facts.shortened
+        self._imputes = general or facts.has_missing or any(step.kind == "group_means" for step in recipe.steps)
 
     def function(self) -> str:
         """The function's source."""

@@ -18,6 +18,7 @@ from openmle_gym.configuration import secret_from_environment
 from openmle_gym.errors import ConfigError
 from openmle_gym.policies.pool import PolicyPool
 
+RECIPE_SETTINGS = {"seed", "slip_rate", "general"}
 PATIENCE_SECONDS, POOL_PATIENCE_SECONDS = 600.0, 30.0
 
 
@@ -41,7 +42,8 @@ class PolicyConfig:
     max_tokens: int = 32768
     """The most tokens of one reply, thinking included."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Fields of the request beyond the standard, as the server knows them: +policy.extra.top_k=20."""
+    """Fields of the request beyond the standard, as the server knows them: +policy.extra.top_k=20. With `recipes` its
+    settings: seed, slip_rate, general."""
     timeout_seconds: float = 1500.0
     """How long one call may take."""
     patience_seconds: float | None = None
@@ -64,6 +66,8 @@ class PolicyConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"policy.{name}: must be at least {least}, got {value}")
+        if self.kind == "recipes" and (unknown := set(self.extra) - RECIPE_SETTINGS):
+            raise ConfigError(f"policy.extra: kind=recipes has no {', '.join(sorted(map(str, unknown)))}")
         if (self.prompt_price is None) != (self.completion_price is None):
             raise ConfigError("policy.prompt_price and policy.completion_price: give both or neither")
 
@@ -121,7 +125,7 @@ async def _open_one(config: PolicyConfig, *, pooled: bool) -> AsyncIterator[Chat
     if config.kind == "recipes":
         from openmle_gym.policies.recipes import RecipePolicy
 
-        yield RecipePolicy()
+        yield RecipePolicy(**config.extra)
         return
     base_url = config.base_url or os.environ.get("OPENAI_BASE_URL", "")
     model = config.model or os.environ.get("OPENMLE_MODEL", "")
