@@ -1,8 +1,10 @@
-"""Measures the search itself, and the published search against AIRA's way, on one machine in one run.
+"""Measures the search itself, and two ways to search against each other: the published one and AIRA's, or others.
 
     .venv/bin/python scripts/bench_evo.py                     harness, resume, store, utilisation: about a minute
-    .venv/bin/python scripts/bench_evo.py matched             six anchors, three seeds, both ways: real programs
-    .venv/bin/python scripts/bench_evo.py matched --attempts 20 --seeds 3 --tasks diamonds diabetes
+    .venv/bin/python scripts/bench_evo.py matched             six anchors, three seeds, both ways: 720 real programs,
+                                                              20 to 40 minutes on two idle cores, three times that beside other work
+    .venv/bin/python scripts/bench_evo.py matched --attempts 6 --seeds 2 --tasks diabetes penguins      48 programs
+    .venv/bin/python scripts/bench_evo.py matched --ways search=openmle "search=openmle selection.normalise=rank"
 
 Prints Markdown tables. The stand-ins of the first part answer at once, so what is left is the harness.
 """
@@ -11,7 +13,7 @@ import argparse
 import asyncio
 import dataclasses
 import heapq
-import json
+import math
 import os
 import random
 import statistics
@@ -21,9 +23,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from openmle_evo.config import BudgetConfig, SearchConfig
-from openmle_evo.evaluation.statistics import paired_permutation_test
+from openmle_evo.evaluation.statistics import paired, standard_error
 from openmle_evo.reading import read_exchanges, read_run
 from openmle_evo.run import RunDirectory, RunManifest
 from openmle_evo.search import Search
@@ -36,6 +39,7 @@ from openmle_gym.manifest import Columns, Manifest, Metric
 from openmle_gym.operators import Operator
 from openmle_gym.prompts import PublicTask
 
+WAYS = ("search=openmle", "search=aira")
 ANCHORS = ("breast-cancer", "concrete", "diabetes", "digits", "olive-oils", "penguins")
 TASK = PublicTask(
     manifest=Manifest(
@@ -124,18 +128,19 @@ def make_search(
 def measure_harness(folder: Path) -> list[tuple[str, str]]:
     """Seconds per attempt at three sizes of a run, resume, and what is stored."""
     config = SearchConfig(task="bench", workers=1, budget=BudgetConfig(attempts=820))
-    moments: list[float] = []
+    moments: list[tuple[float, float]] = []
 
     def on_card(card: ExperienceCard) -> None:
-        moments.append(time.process_time())
+        moments.append((time.process_time(), time.perf_counter()))
 
     search = make_search(folder / "run", config, InstantExecutor(), on_card)
     asyncio.run(search.run_to_end())
     search.run.close()
     rows = []
     for at in (50, 100, 400, 800):
-        around = [moments[n] - moments[n - 1] for n in range(at - 20, at + 20)]
-        rows.append((f"harness, CPU ms per attempt at {at}", f"{1000 * statistics.median(around):.2f}"))
+        around = [[moments[n][clock] - moments[n - 1][clock] for n in range(at - 20, at + 20)] for clock in (0, 1)]
+        cpu, wall = (1000 * statistics.median(each) for each in around)
+        rows.append((f"harness, ms per attempt at {at}", f"{cpu:.2f} of CPU, {wall:.2f} with the waits for the disk"))
     started = time.perf_counter()
     resumed = make_search(folder / "run", config, InstantExecutor(), on_card)
     asyncio.run(resumed.run_to_end())
@@ -172,59 +177,103 @@ def measure_utilisation(folder: Path, *, slots: int = 8, attempts: int = 120) ->
     return rows
 
 
-def measure_matched(folder: Path, tasks: Sequence[str], seeds: int, attempts: int, runner: str) -> None:
-    """Both ways on the same tasks, seeds and number of attempts, with the built-in policy and real programs."""
+class RunCost(NamedTuple):
+    """What a run cost and found."""
+
+    prompt_tokens: int
+    calls: int
+    bests_per_million_tokens: float
+    improve_lengths: tuple[int, ...]
+    """Of its Improve prompts, in characters."""
+    utility: float
+    """The best validation score, larger is better; NaN without any."""
+
+
+def measure_matched(
+    folder: Path, tasks: Sequence[str], ways: Sequence[str], *, seeds: int, attempts: int, runner: str
+) -> None:
+    """Two ways to search on the same tasks, seeds and number of attempts, with the built-in policy and real programs.
+
+    Args:
+        ways: The settings of each, separated by spaces.
+    """
     programs = Path(sys.executable).parent
     for task in tasks:
         build = [programs / "openmle-gym", "anchors", "build", task, "--output", folder / "tasks"]
         subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-    facts: dict[str, list[dict[str, float]]] = {"openmle": [], "aira": []}
+    pairs: list[tuple[str, RunCost, RunCost]] = []
     for task in tasks:
         for seed in range(seeds):
-            for way in facts:
-                run = folder / f"{task}-{seed}-{way}"
-                command = [programs / "openmle-evo", "search", f"task={folder / 'tasks' / task}", f"search={way}"]
+            costs = []
+            for number, way in enumerate(ways):
+                run = folder / f"{task}-{seed}-{number}"
+                command = [programs / "openmle-evo", "search", f"task={folder / 'tasks' / task}", *way.split()]
                 command += [f"run_dir={run}", f"seed={seed}", f"budget.attempts={attempts}", f"runner={runner}"]
+                started = time.perf_counter()
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-                facts[way].append(run_facts(run))
-                print(f"{task} seed {seed} {way}: {json.dumps(facts[way][-1])}", file=sys.stderr)
-    print(f"\n{len(tasks)} tasks x {seeds} seeds x {attempts} attempts, built-in policy, tokens estimated\n")
-    print("| | openmle | aira |\n|---|---|---|")
-    for name in ("prompt_tokens", "calls", "bests_per_million_tokens", "longest_improve"):
-        means = [statistics.fmean(each[name] for each in facts[way]) for way in ("openmle", "aira")]
-        print(f"| {name.replace('_', ' ')}, mean of runs | {means[0]:,.1f} | {means[1]:,.1f} |")
-    tokens = [sum(each["prompt_tokens"] for each in facts[way]) for way in ("openmle", "aira")]
-    print(f"| prompt tokens, all runs | {tokens[0]:,.0f} | {tokens[1]:,.0f} ({1 - tokens[0] / tokens[1]:.0%} fewer) |")
-    longest = sorted(length for each in facts["openmle"] for length in each["improve_lengths"])  # type: ignore[attr-defined]
-    print(f"| p99 Improve prompt, characters | {longest[int(0.99 * (len(longest) - 1))]:,} | |")
-    pairs = list(zip(facts["openmle"], facts["aira"], strict=True))
-    differences = [one["utility"] - other["utility"] for one, other in pairs]
-    scaled = [d / (max(abs(one["utility"]), 1e-12)) for d, (one, _) in zip(differences, pairs, strict=True)]
-    test = paired_permutation_test(scaled)
-    assert test is not None
+                costs.append(run_cost(run))
+                told = {**costs[-1]._asdict(), "improve_lengths": len(costs[-1].improve_lengths)}
+                print(f"{task} seed {seed} {way}, {time.perf_counter() - started:.0f} s: {told}", file=sys.stderr)
+            pairs.append((task, *costs))
+    print(f"{len(tasks)} tasks x {seeds} seeds x {attempts} attempts, built-in policy, tokens estimated\n")
+    print_matched(pairs, ways)
+
+
+def print_matched(pairs: Sequence[tuple[str, RunCost, RunCost]], ways: Sequence[str]) -> None:
+    """The table; each difference is the first way less the second on the same task and seed, with its error over tasks."""
+    print(f"| mean of runs | {ways[0]} | {ways[1]} | difference | p over tasks |\n|---|---|---|---|---|")
+    for name in ("prompt_tokens", "calls", "bests_per_million_tokens"):
+        values = [(task, float(getattr(one, name)), float(getattr(other, name))) for task, one, other in pairs]
+        told = paired((task, one - other) for task, one, other in values)
+        first, second = (with_error([value[side] for value in values]) for side in (1, 2))
+        difference = f"{told.mean:+,.1f}" + ("" if told.standard_error is None else f" +/- {told.standard_error:,.1f}")
+        print(f"| {name.replace('_', ' ')} | {first} | {second} | {difference} | {told.test.p_value:.2g} |")
+    tokens = [sum(pair[side].prompt_tokens for pair in pairs) for side in (1, 2)]
     print(
-        f"| final validation score | {sum(d > 0 for d in differences)} better, {sum(d == 0 for d in differences)} equal | "
-        f"{sum(d < 0 for d in differences)} better; mean relative difference {statistics.fmean(scaled):+.2%}, "
-        f"p = {test.p_value:.2g} |"
+        f"| prompt tokens, all runs | {tokens[0]:,} | {tokens[1]:,} | {tokens[0] / tokens[1] - 1:+.0%} (goal against aira: -50%) | |"
+    )
+    longest = [sorted(length for pair in pairs for length in pair[side].improve_lengths) for side in (1, 2)]
+    tops = [f"{each[math.ceil(0.99 * len(each)) - 1]:,}" if each else "none" for each in longest]
+    print(f"| p99 Improve prompt, characters | {tops[0]} (goal: 54,300) | {tops[1]} | | |")
+    found = [pair for pair in pairs if math.isfinite(pair[1].utility) and math.isfinite(pair[2].utility)]
+    if found:
+        print_scores(found)
+    if len(found) < len(pairs):
+        print(f"| final score | {len(pairs) - len(found)} pairs without a valid program on one side | | | |")
+
+
+def print_scores(pairs: Sequence[tuple[str, RunCost, RunCost]]) -> None:
+    """The row of final validation scores, as a share of the larger of both."""
+    scaled = [(task, (a.utility - b.utility) / max(abs(a.utility), abs(b.utility), 1e-12)) for task, a, b in pairs]
+    told = paired(scaled)
+    better, worse = (sum(sign * difference > 0 for _, difference in scaled) for sign in (1, -1))
+    difference = f"{told.mean:+.2%}" + ("" if told.standard_error is None else f" +/- {told.standard_error:.2%}")
+    print(
+        f"| final validation score, relative | better in {better} of {len(scaled)} | better in {worse} | {difference} | "
+        f"{told.test.p_value:.2g} |"
     )
 
 
-def run_facts(run: Path) -> dict:
+def with_error(values: Sequence[float]) -> str:
+    """A mean and its standard error over runs."""
+    error = standard_error(values)
+    return f"{statistics.fmean(values):,.1f}" + ("" if error is None else f" +/- {error:,.1f}")
+
+
+def run_cost(run: Path) -> RunCost:
     """What a run cost and found."""
     facts = read_run(run)
     exchanges = read_exchanges(run)
     improved = {card.attempt for card in facts.cards if card.operator is Operator.IMPROVE}
     lengths = [sum(len(m.content) for m in each.messages) for number, each in exchanges.items() if number in improved]
-    best = max((card.validation.utility for card in facts.cards if card.validation), default=float("nan"))
     tokens = facts.usage.prompt_tokens + facts.usage.completion_tokens
-    return {
-        "prompt_tokens": facts.usage.prompt_tokens,
-        "calls": len(facts.calls),
-        "bests_per_million_tokens": 1e6 * len(new_bests(facts.cards)) / max(tokens, 1),
-        "longest_improve": max(lengths, default=0),
-        "improve_lengths": lengths,
-        "utility": best,
-    }
+    return RunCost(
+        prompt_tokens=facts.usage.prompt_tokens,
+        calls=len(facts.calls),
+        bests_per_million_tokens=1e6 * len(new_bests(facts.cards)) / max(tokens, 1),
+        improve_lengths=tuple(lengths),
+        utility=max((card.validation.utility for card in facts.cards if card.validation), default=math.nan),
+    )
 
 
 def main() -> None:
@@ -234,11 +283,25 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--attempts", type=int, default=20)
     parser.add_argument("--runner", default="auto")
+    parser.add_argument(
+        "--ways",
+        nargs=2,
+        default=WAYS,
+        metavar="SETTINGS",
+        help="the two ways to search, such as 'search=openmle' 'search=openmle selection.normalise=rank'",
+    )
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         if options.part == "matched":
-            measure_matched(Path(folder), options.tasks, options.seeds, options.attempts, options.runner)
+            measure_matched(
+                Path(folder),
+                options.tasks,
+                options.ways,
+                seeds=options.seeds,
+                attempts=options.attempts,
+                runner=options.runner,
+            )
             return
         rows = measure_harness(Path(folder)) + measure_utilisation(Path(folder))
     print("| | |\n|---|---|")

@@ -1,9 +1,11 @@
 """Compares what a run submits by two strategies, `best` and `blend`, on the test split: the same searches, both ways.
 
-    .venv/bin/python scripts/bench_final.py --tasks diamonds digits --seeds 2 --attempts 8
-    .venv/bin/python scripts/bench_final.py --results final.jsonl     with rows of earlier runs, and keeps the new ones
+    .venv/bin/python scripts/bench_final.py --results final.jsonl     five anchors, two seeds: ten searches of 8 programs and
+                                                                     up to 45 more for each blend; 10 to 20 minutes on two
+                                                                     idle cores, three times that beside other work
+    .venv/bin/python scripts/bench_final.py --tasks diabetes --seeds 1 --attempts 4
 
-A search is made once, with the built-in policy, and graded by `best`; its copy is then graded by `blend`. Prints a
+With `--results` rows of earlier runs are read and not made again, so a stopped comparison goes on. A search is made once, with the built-in policy, and graded by `best`; its copy is then graded by `blend`. Prints a
 Markdown table and the exact paired permutation test on the relative differences.
 """
 
@@ -11,14 +13,14 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from openmle_evo.evaluation.statistics import paired_permutation_test
+from openmle_evo.evaluation.statistics import paired
+from openmle_evo.reading import read_run
 from openmle_evo.run import FinalReport, read_final
 
 ANCHORS = ("breast-cancer", "credit", "diabetes", "diamonds", "digits")
@@ -53,7 +55,9 @@ def compared(run: Path, task: str, seed: int) -> dict:
     """One row: what each way scored."""
     best, blend = read_final(run), graded_by_blend(run)
     if best is None or blend is None or best.test is None or blend.test is None or blend.blend is None:
-        raise SystemExit(f"{run}: not graded both ways")
+        raise SystemExit(
+            f"{run}: not graded both ways; is a valid program among its {len(read_run(run).cards)} attempts?"
+        )
     return {
         "task": task,
         "seed": seed,
@@ -79,14 +83,15 @@ def print_table(rows: Sequence[dict]) -> None:
             f"{row['best_test']:.5g} | {row['blend_test']:.5g} | {row['gain']:+.2%} | {submitted} |"
         )
     gains = [row["gain"] for row in rows]
-    test = paired_permutation_test(gains)
-    if test is not None:
-        better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-        print(
-            f"\n{len(gains)} pairs: blend better in {better}, worse in {worse}, equal in {len(gains) - better - worse}; "
-            f"mean relative change on test {statistics.fmean(gains):+.2%}; paired permutation test p = {test.p_value:.3g}"
-            f" ({'exact' if test.exact else 'drawn'})"
-        )
+    told = paired((row["task"], row["gain"]) for row in rows)
+    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    error = "" if told.standard_error is None else f" +/- {told.standard_error:.2%} (standard error over tasks)"
+    print(
+        f"\n{len(gains)} pairs on {told.tasks} tasks: blend better in {better}, worse in {worse}, equal in "
+        f"{len(gains) - better - worse}; mean relative change on test {told.mean:+.2%}{error}; paired permutation test over "
+        f"tasks p = {told.test.p_value:.3g} ({'exact' if told.test.exact else 'drawn'}; no less than "
+        f"{2 / 2**told.tasks:.2g} is possible)"
+    )
 
 
 def main() -> None:
@@ -103,12 +108,16 @@ def main() -> None:
     rows = []
     if options.results and options.results.is_file():
         rows = [json.loads(line) for line in options.results.read_text().splitlines()]
+    made = {(row["task"], row["seed"]) for row in rows}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for task in options.tasks:
+            missing = [seed for seed in range(options.seeds) if (task, seed) not in made]
+            if not missing:
+                continue
             build = [PROGRAMS / "openmle-gym", "anchors", "build", task, "--output", folder / "tasks"]
             subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-            for seed in range(options.seeds):
+            for seed in missing:
                 package = folder / "tasks" / task
                 run = searched(folder, package, seed=seed, attempts=options.attempts, settings=options.setting)
                 rows.append(compared(run, task, seed))

@@ -1,19 +1,25 @@
-"""How fast the local rollout server's generator is, against transformers' own `generate`, and how long new weights take.
+"""How long new weights take from a trainer's folder into the local rollout server, over HTTP, and how fast the server's
+generator is, against transformers' own `generate`. Each figure is printed when it is there, the new weights' first.
 
-One tiny model, one machine, one run: python scripts/bench_rollouts.py
+One tiny model, one machine, one run:
+
+    python scripts/bench_rollouts.py                                        # batches of 64
+    python scripts/bench_rollouts.py --requests 8 --tokens 16 --layers 2    # seconds, also on a busy machine
 """
 
 import argparse
 import asyncio
 import random
+import socket
+import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import torch
 import transformers
+import uvicorn
 from openmle_erl.engines.generator import Generator, load_model
 from openmle_erl.engines.local_server import LocalServer
 from openmle_erl.engines.protocols import GenerateRequest, PauseMode, Sampling
@@ -21,7 +27,6 @@ from openmle_erl.engines.router import synchronise_weights
 from openmle_erl.engines.sglang import SGLangEngine
 from openmle_erl.engines.tiny import save_tiny
 from openmle_erl.sft.tokens import load_tokenizer
-from openmle_gym.console import print_json
 from pydantic import SecretStr
 
 KEY = SecretStr("bench")
@@ -47,28 +52,49 @@ def by_transformers(model: Any, requests: list[GenerateRequest], tokens: int) ->
 
 
 async def synchronised(folder: Path, times: int) -> float:
-    """Mean seconds from the pause to going on, over HTTP without sockets."""
+    """Median seconds from the pause to going on, over a socket of this machine, while a request is being answered."""
     local = LocalServer(folder, tokenizer=load_tokenizer(folder), api_key=KEY, admin_key=KEY)
-    async with local.app.router.lifespan_context(local.app):
-        transport = httpx.ASGITransport(local.app)
-        async with SGLangEngine("http://local", api_key=KEY, admin_key=KEY, transport=transport) as engine:
-            reports = [
-                await synchronise_weights([engine], folder, version, PauseMode.ABORT) for version in range(1, times + 1)
-            ]
-    return sum(report.seconds for report in reports) / times
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(local.app, log_level="warning", access_log=False))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with SGLangEngine(url, api_key=KEY, admin_key=KEY) as engine:
+            await engine.version()
+            seconds: list[float] = []
+            for version in range(1, times + 1):
+                request = GenerateRequest(
+                    request_id=str(version), prompt_ids=(5, 6, 7), sampling=Sampling(max_new_tokens=4096)
+                )
+                busy = asyncio.create_task(engine.generate(request))
+                await asyncio.sleep(0.05)
+                report = await synchronise_weights([engine], folder, version, PauseMode.ABORT)
+                if report.failed or await engine.version() != version:
+                    raise SystemExit(f"version {version} did not arrive: {report.failed}")
+                seconds.append(report.seconds)
+                await busy
+        server.should_exit = True
+        await serving
+    return statistics.median(seconds)
+
+
+def show(name: str, value: float) -> None:
+    print(f"{name:44} {value:,}", flush=True)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
     options = parser.parse_args()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     source = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.py")]
     with tempfile.TemporaryDirectory() as root:
-        folder = save_tiny(Path(root) / "model", source, vocab_size=1024, layers=4, hidden=128)
+        folder = save_tiny(Path(root) / "model", source, vocab_size=1024, layers=options.layers, hidden=128)
         model = load_model(folder)
+        show("parameters", model.num_parameters())
+        show("weight_sync_seconds", round(asyncio.run(synchronised(folder, 5)), 3))
         numbers = random.Random(0)
         requests = [
             GenerateRequest(
@@ -82,19 +108,12 @@ def main() -> int:
         few = requests[:4]
         batched(model, few)  # warm
         whole = options.requests * options.tokens
-        print_json(
-            {
-                "parameters": model.num_parameters(),
-                "ours_tokens_per_second": round(whole / batched(model, requests)),
-                "transformers_one_by_one_tokens_per_second": round(
-                    len(few) * options.tokens / sum(by_transformers(model, [each], options.tokens) for each in few)
-                ),
-                "transformers_one_batch_tokens_per_second": round(
-                    whole / by_transformers(model, requests, options.tokens)
-                ),
-                "weight_sync_seconds": round(asyncio.run(synchronised(folder, 5)), 3),
-            }
+        show("ours_tokens_per_second", round(whole / batched(model, requests)))
+        show(
+            "transformers_one_batch_tokens_per_second", round(whole / by_transformers(model, requests, options.tokens))
         )
+        one_by_one = sum(by_transformers(model, [each], options.tokens) for each in few)
+        show("transformers_one_by_one_tokens_per_second", round(len(few) * options.tokens / one_by_one))
     return 0
 
 

@@ -147,7 +147,7 @@ def engines(folder: Path, device: str) -> list[tuple[str, Any, Any]]:
         device=device,
         precision="bfloat16" if device == "cuda" else "float32",
         max_tokens_per_micro_batch=budget,
-        recompute=True,
+        recompute=device == "cuda",
         dispatcher="alltoall" if device == "cuda" else "allgather",
     )
     return [*found, ("megatron", MegatronWorker, megatron)]

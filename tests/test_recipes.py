@@ -27,7 +27,7 @@ from openmle_gym.memory import MemoryConfig, recall, remembered
 from openmle_gym.new_task import new_task
 from openmle_gym.operators import DEBUGGABLE, Operator
 from openmle_gym.policies.recipe_code import render_program
-from openmle_gym.policies.recipe_faults import SLIPS, too_wide
+from openmle_gym.policies.recipe_faults import SLIPS, too_wide, with_slip
 from openmle_gym.policies.recipe_grammar import Recipe, changed_genes, estimated_seconds, parse_recipe
 from openmle_gym.policies.recipe_moves import affordable_seconds, draw_recipe, plain_recipe
 from openmle_gym.policies.recipe_prompt import TaskFacts, read_prompt
@@ -313,6 +313,24 @@ def test_about_one_draft_in_sixteen_has_a_slip():
     assert 0.03 < slipped / 600 < 0.09
 
 
+def test_whether_an_attempt_slips_follows_from_its_seed_whatever_the_prompt_says():
+    def slipping(on: PublicTask) -> list[int]:
+        messages = prompt(Operator.DRAFT, on=on)
+        return [
+            seed for seed in range(60) if answer(messages, seed, RecipePolicy()).text != answer(messages, seed).text
+        ]
+
+    classes = DATA.replace("number, 150 distinct, 1 to 80", "integer, 2 distinct, 0 to 1")
+    metric = Metric(name="log_loss", higher_is_better=False, prediction="probability")
+    assert slipping(task()) == slipping(task(classes, task_type="classification", metric=metric)) != []
+
+
+def test_a_slip_that_has_no_place_in_a_program_gives_way_to_another():
+    two_targets = draft(2, task(columns=Columns(id=("key",), target=("weight", "width"))))
+    assert SLIPS[2](two_targets, Random(0)) == two_targets
+    assert all(with_slip(two_targets, Random(seed)) != two_targets for seed in range(40))
+
+
 FAILURES = {
     "_misspelt_name": (Outcome.CODE_EXECUTION_ERROR, "NameError: name 'X_tset' is not defined", "never defined"),
     "_missing_import": (Outcome.CODE_EXECUTION_ERROR, "NameError: name 'Ridge' is not defined", "never imported"),
@@ -437,12 +455,30 @@ class Trial:
         return card
 
 
+GENERAL = RecipePolicy(slip_rate=0.0, general=True)
+
+
+def test_general_programs_name_no_column_and_carry_their_recipe():
+    for seed in range(30):
+        source = program(answer(prompt(Operator.DRAFT), seed, GENERAL))
+        names = {*FACTS.ids, *FACTS.targets, *(column.name for column in FACTS.train.columns)}
+        assert not {name for name in names if f'"{name}"' in source}
+        assert recipe_of(source)
+
+
+def test_general_programs_share_names_whatever_the_recipe_says_of_style():
+    sources = [program(answer(prompt(Operator.DRAFT), seed, GENERAL)) for seed in range(20)]
+    assert {recipe_of(source).style for source in sources} == {0, 1}
+    assert all("X_train" in source and "new_features" not in source for source in sources)
+
+
 KINDS = [(["price"], "rmse"), (["quality"], "f1"), (["dear"], "auc"), (["price", "age"], "mae")]
 
 
+@pytest.mark.parametrize("policy", [STEADY, GENERAL], ids=["named", "general"])
 @pytest.mark.parametrize(("target", "metric"), KINDS)
-async def test_a_draft_runs_and_its_own_estimate_is_printed(tmp_path, target, metric):
-    trial = Trial(await package_of(tmp_path, target, metric), STEADY)
+async def test_a_draft_runs_and_its_own_estimate_is_printed(tmp_path, target, metric, policy):
+    trial = Trial(await package_of(tmp_path, target, metric), policy)
     card = await trial.attempt(Operator.DRAFT, seed=1)
     assert card.outcome is Outcome.SUCCESS, card.message
     assert card.validation is not None

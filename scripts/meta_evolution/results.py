@@ -31,6 +31,8 @@ from openmle_gym.task import load_package
 
 LEAST_SAMPLES = 250
 """Behind any rate that is claimed."""
+COMPARED = (("trained", "base"), ("trained", "recipes"), ("max-trained", "trained"), ("max-recipes", "recipes"))
+"""Searches, matched by task and run."""
 
 
 def results(run: Path) -> dict[str, Any]:
@@ -84,10 +86,9 @@ def round_results(run: Path, folder: Path) -> dict[str, Any]:
     searched = {name: pooled(paths, outcomes) for name, paths in by_policy(folder / "search", MANIFEST).items()}
     found["search"] = {name: summarise(each).model_dump(mode="json") for name, each in searched.items() if each}
     found["search_against"] = {
-        f"{name} against {other}": [each.model_dump(mode="json") for each in compare(searched[name], searched[other])]
-        for name in searched
-        for other in ("base", "recipes")
-        if other in searched and name != other and searched[name] and searched[other]
+        f"{name} less {other}": [each.model_dump(mode="json") for each in compare(searched[name], searched[other])]
+        for name, other in COMPARED
+        if searched.get(name) and searched.get(other)
     }
     return found
 

@@ -1,183 +1,220 @@
-"""The closed loop: train the improver on tasks, measure it on other tasks. See docs/closed_loop.md.
+"""The closed loop: trains the improver on tasks, and measures it on other tasks. See docs/closed_loop.md.
 
-    tasks -> teacher's programs -> corpus -> base (SFT) -> trained (RL) -> single Drafts and searches on held-out tasks -> report
+    tasks -> teacher's programs -> corpus -> base (SFT) -> trained (RL) -> Drafts and searches on held-out tasks -> report
 
-Every stage is a command of one of the four libraries, with its settings spelt out in `<run_dir>/stages/<stage>.sh`. A stage
-whose result is there is not run again, and one that was stopped goes on where it was.
+Every stage is a command of one of the libraries; `<run_dir>/stages/<stage>.sh` is its command line. A stage whose result
+is there is not run again, and one that was stopped goes on where it was.
 """
 
 import argparse
 import contextlib
 import os
 import secrets
-import shlex
-import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from config import ABLATIONS, HERE, RECIPES, LoopConfig
+from machinery import Machinery, Plan
+from openmle_gym.anchors import ANCHORS
 from openmle_gym.configuration import describe_config, load_config
 from openmle_gym.console import run_command
-from openmle_gym.errors import ConfigError, InfrastructureError
-
-from config import ABLATIONS, HERE, LoopConfig
+from openmle_gym.errors import ConfigError
 
 GRADE_KEY, SUBMIT_KEY = "OPENMLE_SANDBOX_GRADE_KEY", "OPENMLE_SANDBOX_KEY"
-READY_SECONDS = 300.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """While a model learns or answers beside running programs: threads that wait for each other would wait for those too."""
+DRAFTS_AT_ONCE, ATTEMPTS_AT_ONCE = 24, 4
 
 
-class Served(NamedTuple):
-    """Who answers in a measurement."""
+class Policy(NamedTuple):
+    """Who is measured."""
 
     name: str
     model: Path | None
-    """Served while it lasts; None for the recipe policy."""
+    """None for the recipe policy."""
+    seed: int = 0
+    runs: int = 1
+    """Searches on each held-out task."""
+    shares: int = 1
+    """How many policies make up one figure, so that each gives so much less of it."""
 
 
 class Loop:
     """One loop, from settings to stages."""
 
-    def __init__(self, config: LoopConfig) -> None:
+    def __init__(self, config: LoopConfig, machinery: Machinery) -> None:
         self.config = config
-        self.path = Path(config.run_dir).resolve()
-        self.stages = self.path / "stages"
-        self.stages.mkdir(parents=True, exist_ok=True)
+        self.machinery = machinery
+        self.path = machinery.path
         self.service = ""
 
     def run(self) -> None:
         """All stages, in order."""
         config = self.config
-        names = [*config.train, *config.held_out]
-        self.stage("tasks", ["openmle-gym", "anchors", "build", *names, "--output", self.path / "tasks", "--allow-process"])
+        self.make_tasks()
         with self.sandbox() as self.service:
-            self.teach()
-            examples = [f"collections=[{self.path / 'teacher/drafts'}]"]
-            searched = [self.path / "teacher/search"]
-            parent: Path | None = None
+            searched = [self.teach()]
+            start = Path(config.model) if config.model else None
             for number in range(1, config.rounds + 1):
-                base = self.learn(number, examples, searched, parent)
-                trained = [self.train(number, base, seed) for seed in config.seeds]
+                base = start = self.learn(number, searched, start)
+                trained = [self.reinforce(f"round-{number}-rl", base, seed) for seed in config.seeds]
                 self.measure(number, base, trained)
                 if number < config.rounds:  # the search's own verified transitions teach the next generation
-                    searched.append(
-                        self.search(f"round-{number}/own", Served("own", trained[0]), self.packages("train"))
-                    )
-                    parent = base
-        self.stage("report", [sys.executable, HERE / "report.py", self.path])
-        sys.stdout.write((self.stages / "report.json").read_text(encoding="utf-8"))
+                    searched.append(self.search(f"round-{number}/own", trained[0], self.tasks("train")))
+        self.machinery.stage("report", [sys.executable, HERE / "report.py", self.path])
+        print(self.machinery.result("report"), end="")
 
-    def teach(self) -> None:
-        """The recipe policy's independent Drafts and searches on train tasks."""
-        config, teacher = self.config, self.path / "teacher"
-        recipes = ["policy=recipes", "+policy.extra.general=true", f"+policy.extra.slip_rate={config.slip_rate}"]
-        tasks = self.packages("train")
-        self.stage(
+    def make_tasks(self) -> None:
+        """Task packages of the anchors on both sides."""
+        anchors = [task for task in (*self.config.train, *self.config.held_out) if task in ANCHORS]
+        if anchors:
+            output = ["--output", self.path / "tasks", "--allow-process"]
+            self.machinery.stage("tasks", ["openmle-gym", "anchors", "build", *anchors, *output])
+
+    def teach(self) -> Path:
+        """The teacher's independent Drafts, and its searches, on train tasks; the searches' folder."""
+        config, folder = self.config, self.path / "teacher"
+        collect = [f"out={folder / 'drafts'}", f"quota={config.drafts}", f"limit={config.drafts}", "batch=8"]
+        self.machinery.stage(
             "teacher-drafts",
-            ["openmle-erl", "sft-data", "collect", tasks, f"out={teacher / 'drafts'}", *self.places(4), *self.prompts()]
-            + [f"quota={config.drafts}", f"limit={config.drafts}", "batch=8", *recipes],
+            [
+                "openmle-erl",
+                "sft-data",
+                "collect",
+                self.tasks("train"),
+                *collect,
+                *self.places(ATTEMPTS_AT_ONCE),
+                *self.prompts(),
+                *config.teacher,
+            ],
         )
-        self.stage(
+        search = [f"suite_dir={folder / 'search'}", "runs=1", f"budget.attempts={config.teacher_attempts}"]
+        self.machinery.stage(
             "teacher-search",
-            ["openmle-evo", "evaluate", tasks, f"suite_dir={teacher / 'search'}", "runs=1", *self.places(4)]
-            + [*self.prompts(), "memory.kind=none", f"budget.attempts={config.teacher_attempts}", *recipes],
+            [
+                "openmle-evo",
+                "evaluate",
+                self.tasks("train"),
+                *search,
+                f"memory.kind={config.memory}",
+                *self.places(ATTEMPTS_AT_ONCE),
+                *self.prompts(),
+                *config.teacher,
+            ],
         )
+        return folder / "search"
 
-    def learn(self, number: int, examples: Sequence[str], searched: Sequence[Path], parent: Path | None) -> Path:
+    def learn(self, number: int, searched: Sequence[Path], start: Path | None) -> Path:
         """Corpus and supervised fine-tuning; the base policy's weights."""
-        folder = self.path / f"round-{number}"
+        folder, config = self.path / f"round-{number}", self.config
         runs = [str(manifest.parent) for suite in searched for manifest in sorted(suite.glob("*/run-*/manifest.json"))]
-        held_out = self.packages("held_out").removeprefix("tasks=")
-        self.stage(
-            f"round-{number}-corpus",
-            ["openmle-erl", "sft-data", "build", f"out={folder / 'corpus'}", *examples, f"runs=[{','.join(runs)}]"]
-            + [f"reserved.tasks={held_out}", "drafts_per_task=null", "overwrite=true"],
-        )
+        reserved = f"reserved.{self.tasks('held_out')}"
+        build = [
+            f"out={folder / 'corpus'}",
+            f"collections=[{self.path / 'teacher/drafts'}]",
+            f"runs=[{','.join(runs)}]",
+        ]
+        build += [reserved, "drafts_per_task=null", "overwrite=true"]
+        self.machinery.stage(f"round-{number}-corpus", ["openmle-erl", "sft-data", "build", *build])
         corpus = folder / "corpus/corpus.jsonl"
-        self.stage(f"round-{number}-audit", ["openmle-erl", "sft-data", "audit", corpus, f"reserved.tasks={held_out}"])
-        start = [] if parent is None else ["scratch.layers=0", f"engine.model={parent}"]
-        self.stage(
-            f"round-{number}-sft",
-            ["openmle-erl", "sft", f"corpus={corpus}", f"out={folder / 'sft'}", *settings(self.config.sft), *start],
-        )
+        self.machinery.stage(f"round-{number}-audit", ["openmle-erl", "sft-data", "audit", corpus, reserved])
+        fine_tune = ["--profile", config.sft_profile, f"corpus={corpus}", f"out={folder / 'sft'}", *config.sft]
+        fine_tune += [] if start is None else ["scratch.layers=0", f"engine.model={start}"]
+        self.machinery.stage(f"round-{number}-sft", ["openmle-erl", "sft", *fine_tune])
         return folder / "sft/model"
 
-    def train(self, number: int, base: Path, seed: int) -> Path:
-        """Reinforcement learning with one seed, and its ablations; the trained policy's weights."""
-        trained = self.reinforce(f"round-{number}-rl-seed-{seed}", base, seed, [])
-        for name in self.config.ablations if number == 1 else ():
-            self.reinforce(f"round-{number}-{name}-seed-{seed}", base, seed, ABLATIONS[name])
-        return trained
-
-    def reinforce(self, name: str, base: Path, seed: int, changed: Sequence[str]) -> Path:
-        config, folder = self.config, self.path / "rl" / name
-        self.stage(
-            name,
-            ["openmle-erl", "train", "rl_laptop", self.packages("train"), f"model={base}", f"run_dir={folder}"]
-            + [f"seed={seed}", f"sandbox.service={self.service}", f"sandbox.timeout_seconds={config.timeout_seconds}"]
-            + [*self.prompts(), *settings(config.rl), *changed],
-            ONE_THREAD,
-        )
-        return weights(folder)
-
-    def measure(self, number: int, base: Path, trained: Sequence[Path]) -> None:
-        """Single Drafts, and searches with one budget, of everybody who is compared."""
-        config, held_out = self.config, self.packages("held_out")
-        count = {"held-out": config.measured_drafts, "train": config.measured_train_drafts}
-        policies = [Served("base", base)]
-        policies += [Served(f"trained-{seed}", model) for seed, model in zip(config.seeds, trained, strict=True)]
-        if number == 1:
-            policies.insert(0, Served("recipes", None))
-            for name in config.ablations:
-                folders = [self.path / "rl" / f"round-1-{name}-seed-{seed}" for seed in config.seeds]
-                policies += [Served(f"{name}-{s}", weights(f)) for s, f in zip(config.seeds, folders, strict=True)]
+    def reinforce(self, kind: str, base: Path, seed: int) -> Policy:
+        """Reinforcement learning with one seed, and its ablations with the same; the trained policy."""
+        config, name = self.config, f"{kind}-seed-{seed}"
+        for ablation in config.ablations if kind == "round-1-rl" else ():
+            self.train(f"round-1-{ablation}-seed-{seed}", base, seed, ABLATIONS[ablation])
         shares = len(config.seeds)
-        for policy in policies:
-            many = policy.name in ("recipes", "base")
-            for side, drafts in count.items():
-                suite = f"round-{number}/drafts/{side}/{policy.name}"
-                self.drafts(suite, policy, side.replace("-", "_"), drafts if many else -(-drafts // shares))
-        for policy in policies:
-            if policy.name.rpartition("-")[0] in ABLATIONS:
-                continue
-            many = policy.name in ("recipes", "base")
-            runs = config.search_runs if many else max(1, config.search_runs // shares)
-            self.search(f"round-{number}/search/{policy.name}", policy, held_out, runs=runs)
-        skills = self.path / "teacher/skills"
-        distilled = sorted((self.path / "teacher/search").glob("*/run-0"))
-        self.stage("skills", ["openmle-evo", "distill", *distilled, "--out", skills, "--pool"])
-        for policy in policies:
-            if policy.name.startswith("trained") or policy.name == "recipes":
-                runs = config.search_runs if policy.model is None else max(1, config.search_runs // shares)
-                maximal = ["search=openmle_max", f"skills={skills}", "prompt.skills=600"]
-                self.search(f"round-{number}/search/max-{policy.name}", policy, held_out, runs=runs, changed=maximal)
+        return Policy(
+            f"trained-{seed}", self.train(name, base, seed), seed, max(1, config.search_runs // shares), shares
+        )
 
-    def drafts(self, name: str, policy: Served, side: str, count: int) -> None:
+    def train(self, name: str, base: Path, seed: int, changed: Sequence[str] = ()) -> Path:
+        """One training run; its last weights."""
+        config, folder = self.config, self.path / "rl" / name
+        settings = [self.tasks("train"), f"run_dir={folder}", f"seed={seed}", f"memory.kind={config.memory}"]
+        settings += [f"sandbox.service={self.service}", f"sandbox.timeout_seconds={config.timeout_seconds}"]
+        settings += [*self.prompts(), *config.rl, *changed]
+        if config.topology is None:
+            self.machinery.stage(name, ["openmle-erl", "train", "rl_laptop", f"model={base}", *settings], ONE_THREAD)
+        else:
+            launch = [f"topology={config.topology}", f"model={base}", *config.launch]
+            self.machinery.stage(name, ["openmle-erl", "launch", *launch, "--", *settings])
+        return max((folder / "weights").glob("version-*"), default=folder / "weights")
+
+    def measure(self, number: int, base: Path, trained: Sequence[Policy]) -> None:
+        """Single Drafts, and searches with one budget, of everybody who is compared."""
+        config, runs = self.config, self.config.search_runs
+        recipes = [Policy("recipes", None, runs=runs)] if number == 1 else []
+        compared = [*recipes, Policy("base", base, runs=runs), *trained]
+        ablated = [
+            each._replace(
+                name=f"{name}-{each.seed}", model=self.train(f"round-1-{name}-seed-{each.seed}", base, each.seed)
+            )
+            for name in (config.ablations if number == 1 else ())
+            for each in trained
+        ]
+        for policy in (*compared, *ablated):
+            self.drafts(f"round-{number}/drafts/held-out/{policy.name}", policy, "held_out", config.measured_drafts)
+            self.drafts(f"round-{number}/drafts/train/{policy.name}", policy, "train", config.measured_train_drafts)
+        for policy in compared:
+            self.search(f"round-{number}/search/{policy.name}", policy, self.tasks("held_out"))
+        skills = self.path / "skills"
+        finished = sorted((self.path / "teacher/search").glob("*/run-0")) or [self.path / "teacher/search"]
+        self.machinery.stage("skills", ["openmle-evo", "distill", *finished, "--out", skills, "--pool"])
+        for policy in (*recipes, *trained):  # Evo-Max: more workers, and experience from the train tasks
+            maximal = ["search=openmle_max", f"skills={skills}", "prompt.skills=600"]
+            self.search(f"round-{number}/search/max-{policy.name}", policy, self.tasks("held_out"), maximal)
+
+    def drafts(self, name: str, policy: Policy, side: str, count: int) -> None:
+        """Single Drafts of each task of a side."""
+        count = -(-count // policy.shares)
         with self.answering(policy, name) as answers:
-            self.stage(
-                name.replace("/", "-"),
-                ["openmle-evo", "drafts", self.packages(side), f"suite_dir={self.path / name}", f"runs={count}"]
-                + [*self.places(24), *self.prompts(), *answers, f"seed={seed_of(policy)}"],
+            self.machinery.stage(
+                stage_of(name),
+                [
+                    "openmle-evo",
+                    "drafts",
+                    self.tasks(side),
+                    f"suite_dir={self.path / name}",
+                    f"runs={count}",
+                    *self.places(DRAFTS_AT_ONCE),
+                    *self.prompts(),
+                    *answers,
+                    f"seed={policy.seed}",
+                ],
             )
 
-    def search(self, name: str, policy: Served, tasks: str, *, runs: int = 1, changed: Sequence[str] = ()) -> Path:
+    def search(self, name: str, policy: Policy, tasks: str, changed: Sequence[str] = ()) -> Path:
+        """Searches on tasks; their folder."""
+        suite = [f"suite_dir={self.path / name}", f"runs={policy.runs}", f"seed={policy.seed}"]
+        suite += [f"budget.attempts={self.config.search_attempts}", f"memory.kind={self.config.memory}"]
         with self.answering(policy, name) as answers:
-            self.stage(
-                name.replace("/", "-"),
-                ["openmle-evo", "evaluate", *changed, tasks, f"suite_dir={self.path / name}", f"runs={runs}"]
-                + [*self.places(4), *self.prompts(), "memory.kind=none", *answers, f"seed={seed_of(policy)}"]
-                + [f"budget.attempts={self.config.search_attempts}"],
+            self.machinery.stage(
+                stage_of(name),
+                [
+                    "openmle-evo",
+                    "evaluate",
+                    tasks,
+                    *suite,
+                    *self.places(ATTEMPTS_AT_ONCE),
+                    *self.prompts(),
+                    *answers,
+                    *changed,
+                ],
             )
         return self.path / name
 
-    def packages(self, side: str) -> str:
+    def tasks(self, side: str) -> str:
         """As `tasks=`."""
-        return f"tasks=[{','.join(str(self.path / 'tasks' / name) for name in getattr(self.config, side))}]"
+        names = getattr(self.config, side)
+        return f"tasks=[{','.join(str(self.path / 'tasks' / name) if name in ANCHORS else name for name in names)}]"
 
     def places(self, workers: int) -> list[str]:
         """Where programs run, and how many attempts are under way."""
@@ -187,122 +224,38 @@ class Loop:
         """The budgets of prompts."""
         return [f"prompt.{name}={value}" for name, value in self.config.prompt.items()]
 
-    def stage(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
-        """Runs a command unless its result is there.
-
-        Raises:
-            InfrastructureError: It failed; its log says why.
-        """
-        result, log = self.stages / f"{name}.json", self.stages / f"{name}.log"
-        if result.exists():
-            return
-        arguments = [str(each) for each in command]
-        (self.stages / f"{name}.sh").write_text(shlex.join(arguments) + "\n", encoding="utf-8")
-        say(f"{name} ...")
-        start = time.monotonic()
-        with result.with_suffix(".part").open("w") as out, log.open("a") as errors:
-            ended = subprocess.run(
-                arguments, stdout=out, stderr=errors, env=environment_with(environment or {})
-            )
-        seconds = time.monotonic() - start
-        with (self.path / "seconds.tsv").open("a", encoding="utf-8") as table:
-            table.write(f"{name}\t{seconds:.1f}\n")
-        if ended.returncode:
-            tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-12:])
-            raise InfrastructureError(
-                f"{name}: ended with {ended.returncode} after {seconds:.0f} s; {log} ends with\n{tail}"
-            )
-        result.with_suffix(".part").rename(result)
-        say(f"{name}: {seconds:.0f} s")
-
     @contextlib.contextmanager
     def sandbox(self) -> Iterator[str]:
         """The sandbox service on loopback, with a key that may submit and one that may also grade on the test split."""
-        config, folder = self.config, self.path / "sandbox"
+        config = self.config
         os.environ[SUBMIT_KEY], os.environ[GRADE_KEY] = secrets.token_hex(16), secrets.token_hex(16)
         keys = f"submit:{os.environ[SUBMIT_KEY]},grade:{os.environ[GRADE_KEY]}"
-        command = ["openmle-sandbox", "serve", f"task_roots=[{self.path / 'tasks'}]", f"state_dir={folder}"]
-        command += [f"workers={config.sandbox_workers}", f"runner={config.runner}"]
-        with self.process("sandbox", command, {"OPENMLE_SANDBOX_KEYS": keys}) as url:
+        folders = {str(Path(each).parent) for each in (*config.train, *config.held_out) if each not in ANCHORS}
+        roots = ",".join(sorted(folders | {str(self.path / "tasks")}))
+        command = ["openmle-sandbox", "serve", f"task_roots=[{roots}]", f"state_dir={self.path / 'sandbox'}"]
+        command += [f"workers={config.sandbox_workers}", f"runner={config.runner}", *config.sandbox]
+        command += ["port={port}", "ready_file={ready}"]
+        with self.machinery.server("sandbox", command, {"OPENMLE_SANDBOX_KEYS": keys}) as url:
             yield url
 
     @contextlib.contextmanager
-    def answering(self, policy: Served, name: str) -> Iterator[list[str]]:
+    def answering(self, policy: Policy, name: str) -> Iterator[list[str]]:
         """The settings that name a policy, which is served meanwhile; nothing is served for a stage that is done."""
-        if policy.model is None:
-            yield ["policy=recipes", "+policy.extra.general=true"]
-        elif (self.stages / f"{name.replace('/', '-')}.json").exists():
-            yield []
-        else:
-            with self.process("serve", ["openmle-erl", "serve", policy.model, "name=policy"], ONE_THREAD) as url:
-                yield [
-                    *("policy=openai", f"policy.base_url={url}/v1", "policy.model=policy", "policy.temperature=1.0"),
-                    *("policy.top_p=1.0", f"policy.max_tokens={self.config.reply_tokens}"),
-                ]
-
-    @contextlib.contextmanager
-    def process(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> Iterator[str]:
-        """A server that says where it listens in a file, and ends with the block."""
-        ready = self.path / f"{name}.url"
-        ready.unlink(missing_ok=True)
-        arguments = [*map(str, command), f"port={self.port(name)}", f"ready_file={ready}"]
-        with (self.stages / f"{name}.log").open("a") as log:
-            server = subprocess.Popen(
-                arguments,
-                stdout=log,
-                stderr=log,
-                env=environment_with(environment),
-                start_new_session=True,  # Ctrl-C is for the stage, and for us, who end the server
-            )
-        try:
-            deadline = time.monotonic() + READY_SECONDS
-            while not ready.exists():
-                if server.poll() is not None or time.monotonic() > deadline:
-                    raise InfrastructureError(f"{name}: did not start; see {self.stages / f'{name}.log'}")
-                time.sleep(0.05)
-            yield ready.read_text(encoding="utf-8").strip()
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait()
-
-    def port(self, name: str) -> str:
-        """A free port, the same in every life of the loop: what was begun with an address goes on with it."""
-        kept = self.path / f"{name}.port"
-        if not kept.exists():
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                kept.write_text(str(probe.getsockname()[1]), encoding="utf-8")
-        return kept.read_text(encoding="utf-8")
+        if policy.model is None or self.machinery.done(stage_of(name)):
+            yield list(RECIPES)
+            return
+        command = [each.replace("{model}", str(policy.model)) for each in self.config.serve]
+        health = None if any("{ready}" in each for each in command) else "/health"
+        with self.machinery.server("serve", command, ONE_THREAD, health=health) as url:
+            yield [
+                *("policy=openai", f"policy.base_url={url}/v1", "policy.model=policy", "policy.temperature=1.0"),
+                *("policy.top_p=1.0", f"policy.max_tokens={self.config.reply_tokens}"),
+            ]
 
 
-def weights(run: Path) -> Path:
-    """The newest weights of a training run."""
-    return max((run / "weights").glob("version-*"), default=run / "weights")
-
-
-def seed_of(policy: Served) -> int:
-    """Searches and Drafts of differently seeded policies have differently seeded prompts too."""
-    tail = policy.name.rpartition("-")[2]
-    return int(tail) if tail.isdigit() else 0
-
-
-def settings(values: Mapping[str, object], prefix: str = "") -> list[str]:
-    """Nested settings as `key=value`."""
-    found: list[str] = []
-    for name, value in values.items():
-        found += settings(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}={value}"]
-    return found
-
-
-def environment_with(changed: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with the commands of this interpreter's environment first in the search path."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return os.environ | changed | {"PATH": path}
-
-
-def say(line: str) -> None:
-    """To stderr, with the time of day."""
-    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+def stage_of(name: str) -> str:
+    """A folder's name as a stage's."""
+    return name.replace("/", "-")
 
 
 def main() -> int:
@@ -321,7 +274,8 @@ def main() -> int:
         if not (HERE / f"{options.profile}.yaml").is_file():
             raise ConfigError(f"profile: must be one of {profiles}, got {options.profile!r}")
         config = load_config(LoopConfig, options.profile, configs=HERE, overrides=options.overrides)
-        Loop(config).run()
+        machinery = Plan if config.plan else Machinery
+        Loop(config, machinery(Path(config.run_dir).resolve())).run()
         return 0
 
     return run_command(command)

@@ -20,6 +20,7 @@ from openmle_erl.sft.collect import Collector, CollectTask
 from openmle_erl.sft.collection import Collection, CollectionManifest
 from openmle_erl.sft.config import AcceptanceConfig, BuildConfig, FilterConfig, PolicyConfig, ReservedConfig
 from openmle_erl.sft.judge import Judge, read_verdict
+from openmle_erl.sft.messages import strip_comments, without_comments
 from openmle_erl.sft.reasons import MEANINGS, Drop, Ledger
 from openmle_erl.sft.segments import choose_steps, segments
 from openmle_erl.sft.sources import TaskBook, read_run
@@ -509,3 +510,13 @@ def test_parquet_holds_the_same_rows(tmp_path: Path, package: TaskPackage) -> No
 def test_the_stand_in_is_a_chat_tokenizer() -> None:
     tokenizer: ChatTokenizer = CharTokenizer()
     assert tokenizer.decode(tokenizer.encode("<think>a</think>")) == "<think>a</think>"
+
+
+def test_comments_can_be_left_out_of_replies_and_of_parents() -> None:
+    source = 'x = "# no comment"  # one\n# two\nif x:\n    # three\n    y = 1\n'
+    plain = 'x = "# no comment"\nif x:\n    y = 1\n'
+    assert strip_comments(source) == plain
+    assert strip_comments("# one\n  x = (\n# two\n") == "  x = (\n"  # cannot be cut into tokens
+    prompt = Message(role="user", content=f"# Parent program 1 of 1\n\n```python\n{source}```\n")
+    (changed,) = without_comments([prompt], [source])
+    assert changed.content == f"# Parent program 1 of 1\n\n```python\n{plain}```\n"

@@ -1,7 +1,8 @@
 """Models small enough to learn on a laptop, and tokenizers made from the texts they are to read. Nothing is downloaded.
 
 The tokenizer is a byte-level BPE, so it is lossless, whose merges stay within pieces of a line: text is cut before each
-newline with the indent that follows it, and before each `(`. Programs take about a third of the tokens that words cost.
+newline with the indent that follows it, before each `(`, and around each digit, so that numbers are spelt and not learnt by
+heart. Programs take less than half of the tokens that words cost.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 PAD, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL_TOKENS = (PAD, TURN_START, TURN_END)
 THINKING_TOKENS = ("<think>", "</think>")
-LINE_PIECES = r"\n[ \t]*[^\n(]*|\([^\n(]*|[^\n(]+"
+LINE_PIECES = r"\n[ \t]*[^\n(0-9]*|\([^\n(0-9]*|[0-9]|[^\n(0-9]+"
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 <|im_start|>{{ message.role }}

@@ -26,6 +26,7 @@ from openmle_erl.sft.tokens import ChatTokenizer, count_tokens, load_tokenizer
 
 LISTED = 20
 """Problems, and near-duplicates, that a report lists; it counts them all."""
+DETAIL_CHARACTERS = 200
 _MESSAGES = TypeAdapter(list[Message])
 
 
@@ -75,13 +76,13 @@ class Audit:
         """Looks at one row."""
         self.rows += 1
         if not isinstance(row.raw, dict):
-            self._problem(row, "not_an_object", str(row.raw)[:80])
+            self._problem(row, "not_an_object", "" if row.raw is None else str(row.raw))
             return
         row_id = row.raw.get("id")
-        if not isinstance(row_id, str | int) or row_id == "":
+        if not isinstance(row_id, str | int) or isinstance(row_id, bool) or row_id == "":
             self._problem(row, "no_id", f"{row_id!r}")
         elif (first := self._ids.setdefault(str(row_id), row.number)) != row.number:
-            self._problem(row, "id_twice", f"{row_id!r}, as in row {first}")
+            self._problem(row, "id_twice", f"as in row {first}: {row_id!r}")
         messages = self._messages(row)
         if messages is not None:
             self._look(row, str(row_id), messages)
@@ -89,7 +90,7 @@ class Audit:
     def _messages(self, row: Row) -> list[Message] | None:
         raw = row.raw.get("messages")
         if not isinstance(raw, list) or not raw:
-            self._problem(row, "no_messages", f"{raw!r}"[:80])
+            self._problem(row, "no_messages", f"{raw!r}")
             return None
         try:
             messages = _MESSAGES.validate_python(
@@ -102,6 +103,10 @@ class Audit:
             first = error.errors()[0]
             self._problem(row, "bad_message", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
             return None
+        for number, message in enumerate(messages):
+            if not _is_text(message.content):
+                self._problem(row, "bad_message", f"{number}.content: holds half of a character (a lone surrogate)")
+                return None
         if messages[-1].role != "assistant" or not messages[-1].content.strip():
             self._problem(row, "no_reply", f"the last message is of {messages[-1].role}, or empty")
             return None
@@ -142,7 +147,7 @@ class Audit:
     def _problem(self, row: Row, kind: str, detail: str) -> None:
         self.problems[kind] += 1
         if len(self.listed) < LISTED:
-            self.listed.append(Problem(row.number, kind, detail))
+            self.listed.append(Problem(row.number, kind, detail[:DETAIL_CHARACTERS]))
 
     def report(self) -> dict[str, object]:
         """What was found.
@@ -188,7 +193,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     Raises:
         ConfigError: It cannot be read.
     """
-    return _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
+    return _parquet_rows(path) if path.suffix.lower() == ".parquet" else _json_rows(path)
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
@@ -212,12 +217,20 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         raise ConfigError(f"{path}: needs pyarrow: pip install pyarrow") from error
     number = 0
     try:
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=100):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=100, columns=["id", "messages"]):
             for raw in batch.to_pylist():
                 number += 1
                 yield Row(number, raw)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:
+        raise ConfigError(f"{path}: after row {number}: {str(error).strip()}") from error
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON may hold half of a character; UTF-8, tokenizers and Parquet may not
+        return False
+    return True
 
 
 def _program_state(reply: str) -> str:

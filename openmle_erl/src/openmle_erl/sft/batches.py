@@ -92,7 +92,7 @@ def batch_of_step(step: int, rows: int, global_batch: int, seed: int) -> list[in
 
 
 def _place(path: Path, row: Row) -> str:
-    return f"{path}: row {row.number}" if path.suffix == ".parquet" else f"{path}:{row.number}"
+    return f"{path}: row {row.number}" if path.suffix.lower() == ".parquet" else f"{path}:{row.number}"
 
 
 def _conversation(row: Row, place: str) -> list[Message]:

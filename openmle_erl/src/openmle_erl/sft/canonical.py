@@ -17,19 +17,30 @@ _SEEDING_CALLS = frozenset(
 _LOGGERS = frozenset({"logging", "logger", "log", "LOGGER"})
 
 
+DEEPEST = 100
+"""Levels of a syntax tree that is worked on. Walking takes several of Python's frames a level, of which there are 1000,
+and a reply that repeats itself (`1 + 1 + 1 + ...`) nests as deep as it is long."""
+
+
 def parse(source: str) -> ast.Module | None:
-    """The syntax tree; None when this process's Python cannot parse the source."""
+    """The syntax tree; None when this process's Python cannot parse the source, or it is nested too deep."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(source)
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    level: list[ast.AST] = [tree]
+    for _ in range(DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return tree
+    return None
 
 
 @lru_cache(maxsize=4096)
 def canonical(source: str, *, mask_seeds: bool = False, mask_numbers: bool = False) -> str:
-    """The canonical form as text; for a program that does not parse, its lines without blanks and whole-line comments.
+    """The canonical form as text; for a program that `parse` refuses, its lines without blanks and whole-line comments.
 
     Args:
         mask_seeds: Random seeds count as equal.

@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     audit = _stage(stages, "audit", "read a corpus in JSON lines or Parquet, and say what is in it", _audit)
     audit.add_argument("file", type=Path, metavar="FILE")
-    audit.epilog = f"settings (key=value):\n{describe_config(AuditConfig)}\n\nExits with 1 when a row has a problem."
+    audit.epilog = f"settings (key=value):\n{describe_config(AuditConfig)}\n\nExits with 1 when a row has a problem, or there is no row."
     for stage in (collect, build, audit):
         stage.add_argument("overrides", nargs="*", metavar="key=value", help="settings; see below")
     return parser
@@ -188,4 +188,4 @@ def _audit(options: argparse.Namespace) -> int:
     config = load_config(AuditConfig, "sft_data_audit", configs=CONFIGS, overrides=options.overrides)
     report = audit_file(options.file, config)
     print_json(report)
-    return 1 if report["problems"] else 0
+    return 1 if report["problems"] or not report["rows"] else 0

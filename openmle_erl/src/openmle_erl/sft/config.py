@@ -157,6 +157,8 @@ class BuildConfig:
     """The most parallel Drafts of one task, the best first; null keeps all."""
     segments_per_task: int | None = None
     """The most search segments of one task, the best endpoints first; null keeps all."""
+    comments: bool = True
+    """Whether programs keep their comments, in replies and as parents in prompts. A small model learns more without."""
     reserved: ReservedConfig = field(default_factory=ReservedConfig)
     """Tasks that no example may come from."""
     parquet: bool = False

@@ -26,7 +26,7 @@ from openmle_erl.sft.dedup import message_hash
 from openmle_erl.sft.filters import baseline_drop
 from openmle_erl.sft.gap import task_scale
 from openmle_erl.sft.judge import Judge
-from openmle_erl.sft.messages import conversation, teaches_program, thinking_of
+from openmle_erl.sft.messages import conversation, teaches_program, thinking_of, without_comments
 from openmle_erl.sft.reasons import Drop, Ledger
 from openmle_erl.sft.reserved import Reserved
 from openmle_erl.sft.segments import Segment, Step, choose_steps, segment_drop, segments
@@ -190,6 +190,9 @@ class Pipeline:
         if not teaches_program(messages, card):
             self._drop(Dropped(run, card, Drop.DOES_NOT_ROUND_TRIP))
             return
+        if not self.config.comments:
+            programs = [card.source, *(run.by_attempt[number].source for number in card.parents)]
+            messages = without_comments(messages, programs)
         tokens = self._count(messages)
         limit = self.config.filters.max_tokens
         if limit is not None and tokens is not None and tokens > limit:

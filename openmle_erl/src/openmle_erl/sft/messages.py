@@ -13,7 +13,9 @@ The reply is thinking (where there was some), plan and program, in the form that
     ```
 """
 
+import io
 import re
+import tokenize
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -51,10 +53,12 @@ def reply_text(*, thinking: str, plan: str, source: str) -> str:
 
 
 def thinking_of(reply: Completion | None) -> str:
-    """What the model thought, whether its endpoint returned that apart or within the text."""
+    """What the model thought, whether its endpoint returned that apart or within the text; without further tags in it,
+    at which a template would cut it short."""
     if reply is None:
         return ""
-    return reply.reasoning.strip() or split_thinking(reply.text).thinking
+    thinking = reply.reasoning.strip() or split_thinking(reply.text).thinking
+    return thinking.replace(THINK_OPEN, "").replace(THINK_CLOSE, "").strip()
 
 
 def conversation(prompt: Sequence[Message], card: ExperienceCard, reply: Completion | None) -> list[Message]:
@@ -69,3 +73,30 @@ def teaches_program(messages: Sequence[Message], card: ExperienceCard) -> bool:
         return parse_reply(messages[-1].content).program_id == card.program_id
     except ReplyError:
         return False
+
+
+def without_comments(messages: Sequence[Message], programs: Sequence[str]) -> list[Message]:
+    """The messages, with the programs in them as they are without comments."""
+    plain = {source.rstrip(): strip_comments(source).rstrip() for source in programs}
+    changed: list[Message] = []
+    for message in messages:
+        content = message.content
+        for source in sorted(plain, key=len, reverse=True):
+            content = content.replace(source, plain[source])
+        changed.append(message.model_copy(update={"content": content}))
+    return changed
+
+
+def strip_comments(source: str) -> str:
+    """A program without its comments; lines of comments alone are gone. One that cannot be cut into tokens loses only these."""
+    lines = source.splitlines(keepends=True)
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return "".join(line for line in lines if not line.lstrip().startswith("#"))
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            before = lines[row - 1][:column].rstrip()
+            lines[row - 1] = f"{before}\n" if before else ""
+    return "".join(lines)

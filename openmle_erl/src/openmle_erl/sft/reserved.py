@@ -21,12 +21,10 @@ from openmle_erl.sft.shingles import overlap, plain_words, word_runs
 
 SHORT_WORDS = 20
 """A description of fewer words is no evidence where it stands within another text: it must be all of it."""
-_SECTIONS = (
-    re.compile(r"^# Task\n\n(?P<text>.*?)\n\n# Facts\n\n- metric:", re.DOTALL | re.MULTILINE),
-    re.compile(
-        r"(?:^|\n)\W*Task Description:?\W*\n?(?P<text>.*?)(?:\n\W*(?:Data Description|Data Preview|Output Instructions)\b|\Z)",
-        re.DOTALL | re.IGNORECASE,
-    ),
+_OURS, _OURS_END = re.compile(r"^# Task\n\n", re.MULTILINE), "\n\n# Facts\n\n- metric:"
+_RELEASED = re.compile(r"^[^\w\n]*Task Description\b[^\w\n]*", re.MULTILINE | re.IGNORECASE)
+_RELEASED_END = re.compile(
+    r"^[^\w\n]*(?:Data Description|Data Preview|Output Instructions)\b", re.MULTILINE | re.IGNORECASE
 )
 
 
@@ -93,9 +91,11 @@ class Reserved:
 def task_text(messages: Sequence[Message]) -> str:
     """The task's description in a prompt of ours or of the released traces; else all that comes before the reply."""
     prompt = "\n\n".join(message.content for message in messages if message.role == "user")
-    for section in _SECTIONS:
-        if found := section.search(prompt):
-            return found["text"].strip()
+    if (start := _OURS.search(prompt)) and (end := prompt.find(_OURS_END, start.end())) >= 0:
+        return prompt[start.end() : end].strip()
+    if start := _RELEASED.search(prompt):
+        end = _RELEASED_END.search(prompt, start.end())
+        return prompt[start.end() : end.start() if end else len(prompt)].strip()
     return prompt
 
 

@@ -56,28 +56,34 @@ class MinHashIndex:
         threshold: The estimated similarity from which two texts are near-duplicates.
         """
         self._threshold = threshold
-        self._signatures: list[Hashes] = []
+        self._signatures = np.empty((64, PERMUTATIONS), dtype=np.uint64)
         self._ids: list[str] = []
+        self._first: dict[bytes, int] = {}
         self._bands: list[defaultdict[bytes, list[int]]] = [defaultdict(list) for _ in range(BANDS)]
 
     def add(self, text_id: str, text: str) -> NearDuplicate | None:
         """Adds a text; returns its nearest earlier near-duplicate, None where there is none."""
         signature = minhash(word_runs(text))
+        own = len(self._ids)
+        first = self._first.setdefault(signature.tobytes(), own)
+        if first != own:  # it would be a candidate wherever the first is one, and never be nearer
+            return NearDuplicate(self._ids[first], text_id, 1.0)
         width = PERMUTATIONS // BANDS
         keys = [signature[band * width : (band + 1) * width].tobytes() for band in range(BANDS)]
-        candidates = {number for table, key in zip(self._bands, keys, strict=True) for number in table[key]}
-        nearest = max(
-            ((float(np.mean(self._signatures[number] == signature)), -number) for number in candidates),
-            default=(0.0, 0),
-        )
-        own = len(self._ids)
+        candidates = sorted({number for table, key in zip(self._bands, keys, strict=True) for number in table[key]})
         for table, key in zip(self._bands, keys, strict=True):
             table[key].append(own)
         self._ids.append(text_id)
-        self._signatures.append(signature)
-        if candidates and nearest[0] >= self._threshold:
-            return NearDuplicate(self._ids[-nearest[1]], text_id, nearest[0])
-        return None
+        if own == len(self._signatures):
+            self._signatures = np.concatenate([self._signatures, np.empty_like(self._signatures)])
+        self._signatures[own] = signature
+        if not candidates:
+            return None
+        similarities = np.mean(self._signatures[candidates] == signature, axis=1)
+        nearest = int(np.argmax(similarities))
+        if similarities[nearest] < self._threshold:
+            return None
+        return NearDuplicate(self._ids[candidates[nearest]], text_id, float(similarities[nearest]))
 
 
 def minhash(runs: Iterable[int]) -> Hashes:

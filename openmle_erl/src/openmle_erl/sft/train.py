@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 from openmle_gym.chat import Message
 from openmle_gym.contracts import Contract
 from openmle_gym.errors import ConfigError
@@ -177,18 +178,18 @@ async def open_learner(config: SftConfig) -> Learner:
     except ImportError as error:
         raise ConfigError(f"trainer: megatron needs megatron-core: pip install megatron-core ({error})") from error
     layout = config.megatron
-    device = "cpu" if engine.device == "cpu" else "cuda"
-    automatic = "bfloat16" if device == "cuda" else "float32"
+    cuda = engine.device == "cuda" or (engine.device == "auto" and torch.cuda.is_available())
+    automatic = "bfloat16" if cuda else "float32"
     megatron = MegatronConfig(
         model=engine.model,
         parallel=layout.parallel,
         optimiser=config.optimiser,
-        device=device,
+        device="cuda" if cuda else "cpu",
         precision=automatic if engine.precision == "auto" else engine.precision,
         sequence_parallel=layout.sequence_parallel,
         max_tokens_per_micro_batch=engine.max_tokens_per_micro_batch,
         recompute=engine.gradient_checkpointing,
-        dispatcher=layout.dispatcher,
+        dispatcher=layout.dispatcher if cuda else "allgather",
         optimiser_offload=layout.optimiser_offload,
     )
     group = await asyncio.to_thread(WorkerProcesses, MegatronWorker, (megatron,), config.processes)

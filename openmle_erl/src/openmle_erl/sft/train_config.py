@@ -45,7 +45,7 @@ class MegatronLayout:
     parallel: ParallelSizes = field(default_factory=ParallelSizes)
     sequence_parallel: bool = False
     dispatcher: str = "alltoall"
-    """allgather, alltoall, or flex (DeepEP)."""
+    """allgather, alltoall, or flex (DeepEP); a CPU can allgather alone, and does."""
     optimiser_offload: bool = False
     """Keep the optimiser's state on the host, and update there."""
 

@@ -22,7 +22,7 @@ Units = Counter[Unit]
 def units_of(sources: Sequence[str]) -> list[Units]:
     """The units of programs that are to be compared.
 
-    Where one of them does not parse, all are taken by their lines of text, so that like is compared with like.
+    Where `parse` refuses one of them, all are taken by their lines of text, so that like is compared with like.
     """
     trees = [parse(source) for source in sources]
     if any(tree is None for tree in trees):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omegaconf import MISSING
-from openmle_gym.configuration import load_config
+from openmle_gym.configuration import describe_config, load_config
 from openmle_gym.console import print_json
 from openmle_gym.errors import ConfigError
 from openmle_gym.experience import ExperienceCard
@@ -76,8 +76,10 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "evaluate",
         help="run a suite: openmle-evo evaluate tasks=[A,B] suite_dir=DIR [key=value ...]",
         description="Runs the same search on many tasks, several times each, and sums up. Give it again to go on.",
-        epilog="settings: tasks=[...], or suite=mle_bench_lite packages=FOLDER, or suite=naturebench_lite "
-        "packages=FOLDER nature.service=URL; suite_dir, runs=3, and those of `openmle-evo search --help`",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="settings: tasks=[...], or suite=mle_bench_lite packages=FOLDER, or suite=naturebench_lite packages=FOLDER\n"
+        "nature.service=URL; suite_dir, runs=3, and those of `openmle-evo search --help`\n\nnature.key=value:\n"
+        + describe_config(NatureConfig),
     )
     evaluate.add_argument("overrides", nargs="*", metavar="key=value")
     evaluate.set_defaults(run=_evaluate)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from openmle_gym.contracts import Contract
 
 from openmle_evo.evaluation.results import MEASURES, RunOutcome
-from openmle_evo.evaluation.statistics import Interval, bootstrap_interval, paired_permutation_test, standard_error
+from openmle_evo.evaluation.statistics import Interval, paired
 
 ALPHA = 0.05
 
@@ -53,7 +53,8 @@ def match(first: Sequence[RunOutcome], second: Sequence[RunOutcome]) -> Matched:
 
 
 def compare(first: Sequence[RunOutcome], second: Sequence[RunOutcome]) -> list[Comparison]:
-    """Compares two suites measure by measure; measures of the leaderboard only where tasks have one.
+    """Compares two suites measure by measure; measures of the leaderboard, and of the state of the art, only
+    where tasks have one.
 
     Raises:
         ValueError: They have no task and run in common.
@@ -65,18 +66,16 @@ def compare(first: Sequence[RunOutcome], second: Sequence[RunOutcome]) -> list[C
     compared = [_compare("valid_rate", MEASURES["valid_rate"], pairs)]
     if ranked:
         compared += [_compare(name, MEASURES[name], ranked) for name in ("medal_average", "human_rank")]
+    against = [pair for pair in pairs if pair[0].against_sota and pair[1].against_sota]
+    if against:
+        compared += [_compare(name, MEASURES[name], against) for name in ("match_rate", "surpass_rate", "mean_gap")]
     return compared
 
 
 def _compare(
     name: str, measure: Callable[[RunOutcome], float], pairs: Sequence[tuple[RunOutcome, RunOutcome]]
 ) -> Comparison:
-    by_task: dict[str, list[float]] = {}
-    for one, other in pairs:
-        by_task.setdefault(one.task, []).append(measure(one) - measure(other))
-    tasks = [statistics.fmean(differences) for differences in by_task.values()]
-    test = paired_permutation_test(tasks)
-    assert test is not None
+    told = paired((one.task, measure(one) - measure(other)) for one, other in pairs)
     first = statistics.fmean(measure(one) for one, _ in pairs)
     second = statistics.fmean(measure(other) for _, other in pairs)
     difference = first - second
@@ -86,13 +85,13 @@ def _compare(
         first=first,
         second=second,
         difference=difference,
-        standard_error=standard_error(tasks),
-        interval=bootstrap_interval(list(by_task.values())),
-        p_value=test.p_value,
-        exact=test.exact,
+        standard_error=told.standard_error,
+        interval=told.interval,
+        p_value=told.test.p_value,
+        exact=told.test.exact,
         resolution=1 / len(pairs),
         outcomes_apart=difference * len(pairs),
-        verdict=_verdict(difference, test.p_value, len(tasks)),
+        verdict=_verdict(difference, told.test.p_value, told.tasks),
     )
 
 

@@ -3,12 +3,16 @@
 Definitions as published (OpenMLE, section on evaluation): Valid Rate is the share of task and run pairs that ended with
 a valid submission; Medal Average the share with any medal; Human Rank the mean fraction of the leaderboard beaten. A run
 without a valid submission beats nobody. A task without a leaderboard counts for Valid Rate alone, and that is said.
+
+NatureBench measures against the state of the art instead: Match Rate is the share with a gap of 0 or more, Surpass Rate
+that above 0.1, and a run without usable outputs has a gap of -1.
 """
 
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from openmle_gym.bridges.naturebench import MISSING_GAP, SURPASS_GAP
 from openmle_gym.contracts import Contract
 from openmle_gym.leaderboard import Medal
 
@@ -30,6 +34,10 @@ class RunOutcome(Contract):
     fraction_beaten: float | None = None
     """None when not valid or without a leaderboard."""
     medal: Medal | None = None
+    against_sota: bool = False
+    """A task of NatureBench, whose measure is the gap to the state of the art."""
+    gap: float | None = None
+    """Relative, positive where better; None without usable outputs."""
     tokens: int = 0
     sandbox_seconds: float = 0.0
 
@@ -58,6 +66,10 @@ class SuiteResult(Contract):
     """None when no task has a leaderboard."""
     human_rank: Rate | None
     medals: dict[Medal, int]
+    match_rate: Rate | None = None
+    """This and the next two: None when no task is measured against the state of the art."""
+    surpass_rate: Rate | None = None
+    mean_gap: Rate | None = None
     without_leaderboard: tuple[str, ...]
     """Tasks that count for the Valid Rate alone."""
     by_modality: dict[str, dict[str, float | None]]
@@ -74,6 +86,7 @@ def summarise(outcomes: Sequence[RunOutcome]) -> SuiteResult:
     if not outcomes:
         raise ValueError("no finished run to summarise")
     ranked = [outcome for outcome in outcomes if outcome.has_leaderboard]
+    against = [outcome for outcome in outcomes if outcome.against_sota]
     medals = Counter(outcome.medal for outcome in ranked if outcome.medal)
     modalities = sorted({outcome.modality for outcome in outcomes})
     return SuiteResult(
@@ -82,8 +95,13 @@ def summarise(outcomes: Sequence[RunOutcome]) -> SuiteResult:
         valid_rate=_rate(outcomes, _is_valid),
         medal_average=_rate(ranked, _has_medal) if ranked else None,
         human_rank=_rate(ranked, beaten) if ranked else None,
+        match_rate=_rate(against, _matches) if against else None,
+        surpass_rate=_rate(against, _surpasses) if against else None,
+        mean_gap=_rate(against, gap_of) if against else None,
         medals={medal: medals[medal] for medal in Medal},
-        without_leaderboard=tuple(sorted({outcome.task for outcome in outcomes if not outcome.has_leaderboard})),
+        without_leaderboard=tuple(
+            sorted({each.task for each in outcomes if not each.has_leaderboard and not each.against_sota})
+        ),
         by_modality={
             modality: _plain([outcome for outcome in outcomes if outcome.modality == modality])
             for modality in modalities
@@ -106,10 +124,26 @@ def _has_medal(outcome: RunOutcome) -> float:
     return float(outcome.medal is not None)
 
 
+def gap_of(outcome: RunOutcome) -> float:
+    """The gap to the state of the art; -1 without usable outputs."""
+    return MISSING_GAP if outcome.gap is None else outcome.gap
+
+
+def _matches(outcome: RunOutcome) -> float:
+    return float(gap_of(outcome) >= 0)
+
+
+def _surpasses(outcome: RunOutcome) -> float:
+    return float(gap_of(outcome) > SURPASS_GAP)
+
+
 MEASURES: dict[str, Callable[[RunOutcome], float]] = {
     "valid_rate": _is_valid,
     "medal_average": _has_medal,
     "human_rank": beaten,
+    "match_rate": _matches,
+    "surpass_rate": _surpasses,
+    "mean_gap": gap_of,
 }
 
 

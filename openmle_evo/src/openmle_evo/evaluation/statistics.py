@@ -3,7 +3,7 @@
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 LARGEST_DISTRIBUTION = 200_000
@@ -24,6 +24,20 @@ class PermutationTest(NamedTuple):
     p_value: float
     exact: bool
     """False when there were too many sums, and signs were drawn at random."""
+
+
+class Paired(NamedTuple):
+    """Differences of matched pairs, those of one task taken together: its runs are no witnesses of their own."""
+
+    tasks: int
+    mean: float
+    """Of the tasks' means."""
+    standard_error: float | None
+    """Of that mean, over tasks; None for one task."""
+    interval: Interval | None
+    """95 %, by drawing tasks with replacement; None for one task."""
+    test: PermutationTest
+    """Over tasks."""
 
 
 def standard_error(values: Sequence[float]) -> float | None:
@@ -90,6 +104,23 @@ def paired_permutation_test(differences: Sequence[float], *, seed: int = 0) -> P
     slack = len(steps)  # of rounding
     extreme = sum(count for total, count in counts.items() if abs(total) >= observed - slack)
     return PermutationTest(extreme / 2 ** len(steps), exact=True)
+
+
+def paired(differences: Iterable[tuple[str, float]]) -> Paired:
+    """Sums up pairs, each with the name of its task.
+
+    Raises:
+        ValueError: There are none.
+    """
+    by_task: dict[str, list[float]] = {}
+    for task, difference in differences:
+        by_task.setdefault(task, []).append(difference)
+    means = [statistics.fmean(values) for values in by_task.values()]
+    test = paired_permutation_test(means)
+    if test is None:
+        raise ValueError("no pair to compare")
+    interval = bootstrap_interval(list(by_task.values()))
+    return Paired(len(means), statistics.fmean(means), standard_error(means), interval, test)
 
 
 def _drawn(steps: Sequence[int], observed: int, rng: random.Random, draws: int = 100_000) -> float:

@@ -1,13 +1,14 @@
 """A suite: the same search on many tasks, several times each, resumable at every moment.
 
 <suite>/suite.json           the tasks, the number of runs, the search's settings; written once
-<suite>/<task>/run-<k>/      a run's directory, as `openmle-evo search` makes it
+<suite>/<task>/run-<k>/      a run's directory, as `openmle-evo search` makes it; with NatureBench also `evaluations/`
+<suite>/<task>/run-<k>/over  the run is over: its budget is spent, and its best program, if any, is graded
 
-A run is over when its `final.json` is there, or when its budget is spent without a valid program.
+A benchmark is a kind of task: `packages` are task packages, graded on their test split in the end; `naturebench` are
+tasks of NatureBench, judged by its evaluation service (`openmle_evo.naturebench`).
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from pydantic import JsonValue, ValidationError
 
 from openmle_evo.config import SearchConfig
 from openmle_evo.evaluation.results import RunOutcome
-from openmle_evo.launch import create_run, executors, run_to_end, stored_config
+from openmle_evo.launch import Ended, create_run, executors, run_to_end, stored_config
+from openmle_evo.naturebench.executor import best_gap_of
+from openmle_evo.naturebench.run import EVALUATIONS, run_nature_task
+from openmle_evo.naturebench.settings import NatureConfig
 from openmle_evo.reading import RunFacts, read_run
-from openmle_evo.run import RunDirectory, write_whole
+from openmle_evo.run import RunDirectory, read_final, write_whole
 
-MANIFEST = "suite.json"
-log = logging.getLogger(__name__)
+MANIFEST, OVER = "suite.json", "over"
 
 
 class SuiteManifest(Contract):
@@ -36,22 +39,37 @@ class SuiteManifest(Contract):
     """With protocol `two_package`: the packages that are graded in the end, in the order of `tasks`."""
     runs: int
     settings: dict[str, JsonValue]
+    nature: dict[str, JsonValue] | None = None
+    """With NatureBench: how outputs are scored. None for task packages."""
 
 
 def open_suite(
-    path: Path, tasks: Sequence[str], runs: int, config: SearchConfig, *, finals: Sequence[str] = ()
+    path: Path,
+    tasks: Sequence[str],
+    runs: int,
+    config: SearchConfig,
+    *,
+    finals: Sequence[str] = (),
+    nature: NatureConfig | None = None,
 ) -> SuiteManifest:
     """Starts a suite, or goes on with the one that is there.
 
     Args:
         finals: For each task the package that is graded in the end; none where that is the task itself.
+        nature: With tasks of NatureBench.
 
     Raises:
         ConfigError: The one that is there is another.
     """
     if len({Path(task).name for task in tasks}) != len(tasks):
         raise ConfigError(f"tasks: two of them have one name: {', '.join(tasks)}")
-    manifest = SuiteManifest(tasks=tuple(tasks), finals=tuple(finals), runs=runs, settings=dataclasses.asdict(config))
+    manifest = SuiteManifest(
+        tasks=tuple(tasks),
+        finals=tuple(finals),
+        runs=runs,
+        settings=dataclasses.asdict(config),
+        nature=None if nature is None else dataclasses.asdict(nature),
+    )
     if (path / MANIFEST).exists():
         if read_suite(path) != manifest:
             raise ConfigError(f"{path}: holds a suite with other tasks or settings; choose another suite_dir")
@@ -76,7 +94,12 @@ def read_suite(path: Path) -> SuiteManifest:
 
 
 async def run_suite(
-    path: Path, config: SearchConfig, manifest: SuiteManifest, on_run: Callable[[str, int], None]
+    path: Path,
+    config: SearchConfig,
+    manifest: SuiteManifest,
+    on_run: Callable[[str, int], None],
+    *,
+    nature: NatureConfig | None = None,
 ) -> bool:
     """Makes every run that is not over yet, one after the other; False when it was interrupted.
 
@@ -88,26 +111,35 @@ async def run_suite(
     for number in range(manifest.runs):
         for place, task in enumerate(manifest.tasks):
             folder = path / Path(task).name / f"run-{number}"
-            if _over(folder):
+            if (folder / OVER).exists():
                 continue
             on_run(Path(task).name, number)
             own = dataclasses.replace(config, task=task, run_dir=str(folder), seed=config.seed + number)
             if manifest.finals:
                 own = dataclasses.replace(own, protocol="two_package", final_task=manifest.finals[place])
-            package = load_package(task)
-            async with executors(own, package) as place:
-                if (folder / "manifest.json").exists():
-                    run = RunDirectory.resume(folder)
-                    own = stored_config(run)
-                else:
-                    run = await create_run(own, package, place)
-                try:
-                    ended = await run_to_end(run, own, package, place)
-                finally:
-                    run.close()
+            if nature is not None:
+                ended = await run_nature_task(Path(task), folder, own, nature, suite=path)
+            else:
+                ended = await _run_package(folder, own)
             if ended.interrupted:
                 return False
+            if nature is not None or ended.best is None or read_final(folder) is not None:
+                write_whole(folder / OVER, "")
     return True
+
+
+async def _run_package(folder: Path, config: SearchConfig) -> Ended:
+    package = load_package(config.task)
+    async with executors(config, package) as place:
+        if (folder / "manifest.json").exists():
+            run = RunDirectory.resume(folder)
+            config = stored_config(run)
+        else:
+            run = await create_run(config, package, place)
+        try:
+            return await run_to_end(run, config, package, place)
+        finally:
+            run.close()
 
 
 def outcomes(path: Path) -> list[RunOutcome]:
@@ -121,8 +153,9 @@ def outcomes(path: Path) -> list[RunOutcome]:
     for task in manifest.tasks:
         for number in range(manifest.runs):
             folder = path / Path(task).name / f"run-{number}"
-            if _over(folder):
-                found.append(run_outcome(read_run(folder), number))
+            if (folder / OVER).exists():
+                facts = read_run(folder)
+                found.append(run_outcome(facts, number) if manifest.nature is None else nature_outcome(facts, number))
     return found
 
 
@@ -149,14 +182,19 @@ def run_outcome(facts: RunFacts, number: int) -> RunOutcome:
     )
 
 
-def _over(folder: Path) -> bool:
-    if not (folder / "manifest.json").exists():
-        return False
-    facts = read_run(folder)
-    if facts.final is not None:
-        return True
-    budget = facts.manifest.settings["budget"]
-    assert isinstance(budget, dict)
-    attempts = budget["attempts"]
-    assert isinstance(attempts, int)
-    return len(facts.cards) >= attempts and not any(card.valid for card in facts.cards)
+def nature_outcome(facts: RunFacts, number: int) -> RunOutcome:
+    """What a finished run on a task of NatureBench is worth: the best of all that it tried, as the benchmark counts."""
+    gap = best_gap_of(facts.path / EVALUATIONS)
+    return RunOutcome(
+        task=facts.manifest.task,
+        run=number,
+        modality="science",
+        valid=gap is not None,
+        score=gap,
+        higher_is_better=True,
+        has_leaderboard=False,
+        against_sota=True,
+        gap=gap,
+        tokens=facts.usage.prompt_tokens + facts.usage.completion_tokens,
+        sandbox_seconds=facts.seconds.sandbox,
+    )

@@ -48,7 +48,7 @@ def render_program(recipe: Recipe, facts: TaskFacts, *, general: bool = False) -
 
     Args:
         general: It learns ids, targets, gaps and categories from the files instead of naming what the prompt shows, so
-            programs for different tasks look alike. Tasks with images or one column per class get the usual program.
+            programs for different tasks look alike, names included. Tasks with images or one column per class get the usual program.
     """
     return _Renderer(recipe, facts, general=general).render()
 
@@ -105,7 +105,7 @@ class _Renderer:
         head += '\n\nwarnings.filterwarnings("ignore")'
         names = [column.name for column in self.facts.train.columns]
         taken = set(re.findall(r"\w+", " ".join([*self.facts.ids, *self.facts.targets, *names])))
-        if self.recipe.style and not taken & SECOND_VOCABULARY.keys():
+        if self.recipe.style and not self.general and not taken & SECOND_VOCABULARY.keys():
             source = re.sub(r"\w+", lambda word: SECOND_VOCABULARY.get(word[0], word[0]), source)
         return f"{head}\n{source}\n"
 
