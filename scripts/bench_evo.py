@@ -204,7 +204,7 @@ def measure_matched(
     pairs: list[tuple[str, RunCost, RunCost]] = []
     for task in tasks:
         for seed in range(seeds):
-            costs = []
+            costs: list[RunCost] = []
             for number, way in enumerate(ways):
                 run = folder / f"{task}-{seed}-{number}"
                 command = [programs / "openmle-evo", "search", f"task={folder / 'tasks' / task}", *way.split()]
@@ -214,7 +214,7 @@ def measure_matched(
                 costs.append(run_cost(run))
                 told = {**costs[-1]._asdict(), "improve_lengths": len(costs[-1].improve_lengths)}
                 print(f"{task} seed {seed} {way}, {time.perf_counter() - started:.0f} s: {told}", file=sys.stderr)
-            pairs.append((task, *costs))
+            pairs.append((task, costs[0], costs[1]))
     print(f"{len(tasks)} tasks x {seeds} seeds x {attempts} attempts, built-in policy, tokens estimated\n")
     print_matched(pairs, ways)
 
@@ -225,14 +225,15 @@ def print_matched(pairs: Sequence[tuple[str, RunCost, RunCost]], ways: Sequence[
     for name in ("prompt_tokens", "calls", "bests_per_million_tokens"):
         values = [(task, float(getattr(one, name)), float(getattr(other, name))) for task, one, other in pairs]
         told = paired((task, one - other) for task, one, other in values)
-        first, second = (with_error([value[side] for value in values]) for side in (1, 2))
+        first, second = with_error([one for _, one, _ in values]), with_error([other for _, _, other in values])
         difference = f"{told.mean:+,.1f}" + ("" if told.standard_error is None else f" +/- {told.standard_error:,.1f}")
         print(f"| {name.replace('_', ' ')} | {first} | {second} | {difference} | {told.test.p_value:.2g} |")
-    tokens = [sum(pair[side].prompt_tokens for pair in pairs) for side in (1, 2)]
+    sides = [[one for _, one, _ in pairs], [other for _, _, other in pairs]]
+    tokens = [sum(each.prompt_tokens for each in side) for side in sides]
     print(
         f"| prompt tokens, all runs | {tokens[0]:,} | {tokens[1]:,} | {tokens[0] / tokens[1] - 1:+.0%} (goal against aira: -50%) | |"
     )
-    longest = [sorted(length for pair in pairs for length in pair[side].improve_lengths) for side in (1, 2)]
+    longest = [sorted(length for each in side for length in each.improve_lengths) for side in sides]
     tops = [f"{each[math.ceil(0.99 * len(each)) - 1]:,}" if each else "none" for each in longest]
     print(f"| p99 Improve prompt, characters | {tops[0]} (goal: 54,300) | {tops[1]} | | |")
     found = [pair for pair in pairs if math.isfinite(pair[1].utility) and math.isfinite(pair[2].utility)]

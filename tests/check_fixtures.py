@@ -153,6 +153,26 @@ def write_binary(root: Path) -> Path:
     return root
 
 
+WORDS = ("NA", "1", "1.0", "null", "zwei", "True")
+
+
+def write_words(root: Path) -> Path:
+    """The healthy package, with words for its target that are what they are spelt, scored by the share that is right."""
+    write_healthy(root)
+
+    def spelt(rows: Rows) -> Rows:
+        return [rows[0], *([*row[:-1], random.Random(f"word {row[0]}").choice(WORDS)] for row in rows[1:])]
+
+    for name in ("train.csv", "test_answer.csv"):
+        edit_table(name, spelt)(root)
+    edit_table("sample_submission.csv", lambda rows: [rows[0], *([row[0], "1"] for row in rows[1:])])(root)
+    share = Metric(name="share", higher_is_better=True, theoretical_min=0.0, theoretical_max=1.0, prediction="text")
+    declare(root, metric=share)
+    metric_body("return float((true == pred).mean())")(root)
+    edit_text("utils/metric.py", lambda text: text.replace("higher_is_better=False", "higher_is_better=True"))(root)
+    return root
+
+
 def write_pictures(root: Path) -> Path:
     """The healthy package, in which each row names a picture."""
     write_healthy(root)

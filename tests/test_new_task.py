@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from openmle_gym.assemble import hash_files, run_prepare
 from openmle_gym.errors import PackageError
+from openmle_gym.grading import grade_submission
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.metrics import METRICS
 from openmle_gym.new_task import new_task
@@ -134,6 +135,36 @@ async def test_several_targets_are_asked_for_together(tmp_path):
     package = await make(tmp_path, houses(), target=["price", "size"])
     assert package.manifest.columns.target == ("price", "size")
     assert list(pd.read_csv(package.public_dir / "test.csv").columns) == ["row_id", "town", "heating", "sold"]
+
+
+def heated() -> pd.DataFrame:
+    """One column for each of three classes, with a 1 in every third row."""
+    classes = {name: [int(i % 3 == n) for i in range(80)] for n, name in enumerate(("gas", "oil", "wood"))}
+    return houses()[["size", "town"]].assign(**classes)
+
+
+async def test_a_column_for_each_class_is_scored_together(tmp_path):
+    package = await make(tmp_path, heated(), target=["gas", "oil", "wood"], metric="multiclass_log_loss")
+    sample = pd.read_csv(package.public_dir / "sample_submission.csv")
+    assert sample[["gas", "oil", "wood"]].sum(axis=1).tolist() == pytest.approx([1.0] * 16, abs=1e-5)
+    assert "of each class in its column" in package.description
+    assert "averaged over" not in package.description
+    grade = await grade_submission(package, sample.to_csv(index=False).encode(), splits=("all",), runner=RUNNER)
+    assert grade.scores["all"] == pytest.approx(1.0986, abs=0.02)  # the log of 3, as the classes are nearly even
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "words"),
+    [
+        (["gas"], {}, "one column for each class, but the only target is 'gas'"),
+        (["gas", "oil"], {}, "1 in one target column and 0 in the others, but a row has '0', '0'"),
+        (["gas", "oil", "wood"], {"wood": 1}, "but a row has '1', '0', '1'"),
+        (["gas", "oil", "wood"], {"wood": "yes"}, "but a row has '1', '0', 'yes'"),
+    ],
+)
+async def test_columns_that_are_no_classes_are_refused_where_they_are_scored_together(tmp_path, target, changes, words):
+    with pytest.raises(PackageError, match=words):
+        await make(tmp_path, heated().assign(**changes), target=target, metric="multiclass_log_loss")
 
 
 async def test_an_id_is_taken_as_given_or_recognised_and_keeps_its_spelling(tmp_path):

@@ -116,7 +116,7 @@ class Loop:
             f"collections=[{self.path / 'teacher/drafts'}]",
             f"runs=[{','.join(runs)}]",
         ]
-        build += [reserved, "drafts_per_task=null", "overwrite=true"]
+        build += [reserved, "drafts_per_task=null", "comments=false", "overwrite=true"]
         self.machinery.stage(f"round-{number}-corpus", ["openmle-erl", "sft-data", "build", *build])
         corpus = folder / "corpus/corpus.jsonl"
         self.machinery.stage(f"round-{number}-audit", ["openmle-erl", "sft-data", "audit", corpus, reserved])

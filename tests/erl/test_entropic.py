@@ -267,3 +267,32 @@ def test_shapes_and_budgets_that_make_no_sense_are_refused_by_name() -> None:
         entropic_advantages([1, 2], np.zeros((2, 1), dtype=int))
     with pytest.raises(ValueError, match="target_kl must be positive and finite, got 0"):
         entropic_advantages([1, 2], [0, 0], target_kl=0)
+
+
+@pytest.mark.parametrize("cap", [math.nan, 0.0, -5.0])
+def test_a_cap_that_no_advantage_can_be_below_is_refused(cap: float) -> None:
+    with pytest.raises(ValueError, match=f"cap must be positive, got {cap}"):
+        entropic_advantages([1, 2], [0, 0], cap=cap)
+    with pytest.raises(ValueError, match=f"cap must be positive, got {cap}"):
+        AdvantageSettings(cap=cap)
+
+
+@pytest.mark.parametrize("epsilon", [math.nan, -0.5, math.inf])
+def test_an_epsilon_that_would_turn_or_lose_the_advantages_is_refused(epsilon: float) -> None:
+    with pytest.raises(ValueError, match=f"epsilon must be finite and not negative, got {epsilon}"):
+        group_normalised_advantages([1, 2], [0, 0], epsilon=epsilon)
+    with pytest.raises(ValueError, match=f"epsilon must be finite and not negative, got {epsilon}"):
+        AdvantageSettings(epsilon=epsilon)
+
+
+def test_an_integer_too_large_for_a_float_is_masked_as_any_number_of_its_size_is() -> None:
+    np.testing.assert_array_equal(
+        entropic_advantages([10**400, 0.0, 1.0, -(10**400)], [0] * 4),
+        entropic_advantages([None, 0.0, 1.0, None], [0] * 4),
+    )
+
+
+def test_a_group_id_that_equals_nothing_is_refused_with_its_place() -> None:
+    for ids in ([3.0, math.nan, 3.0], np.array([3.0, math.nan, 3.0])):
+        with pytest.raises(ValueError, match=r"group id 1 is .*nan"):
+            entropic_advantages([1, 2, 3], ids)

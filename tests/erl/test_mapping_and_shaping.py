@@ -175,3 +175,26 @@ def test_every_failing_outcome_has_a_reward_and_infrastructure_has_none() -> Non
 def test_a_tolerance_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="tolerance must be positive, got 0"):
         GapPenalty(tolerance=0)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_gap_beyond_all_numbers_takes_the_whole_reward() -> None:
+    lost = apply_gap_penalty([1.0], [1e149], [-1e149], penalty=GapPenalty(), denominator=1e-200)
+    assert lost.tolist() == [0.0]
+
+
+def test_a_penalty_or_a_denominator_that_would_reward_a_gap_is_refused() -> None:
+    for name in ("coefficient", "high_coefficient"):
+        with pytest.raises(ValueError, match=f"{name} must be finite and not negative, got -1.0"):
+            GapPenalty(**{name: -1.0})  # pyright: ignore[reportArgumentType]
+    for denominator in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match=f"denominator must be positive, got {denominator}"):
+            apply_gap_penalty([1.0], [0.1], [0.9], penalty=GapPenalty(), denominator=denominator)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_numbers_too_large_for_a_float_are_missing() -> None:
+    wide = np.array([np.longdouble("1e4000"), np.longdouble(2)])
+    assert utilities(wide, higher_is_better=True).tolist()[1:] == [2.0]
+    assert np.isnan(utilities(wide, higher_is_better=True)[0])
+    np.testing.assert_array_equal(utilities([10**400, 3, None], higher_is_better=False), [np.nan, -3, np.nan])

@@ -5,7 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from openmle_erl.rewards import PAPER, PRESETS, ROBUST, GapPenalty, RewardTask, group_advantages, group_rewards
+from openmle_erl.rewards import (
+    PAPER,
+    PRESETS,
+    ROBUST,
+    GapPenalty,
+    RewardSettings,
+    RewardTask,
+    group_advantages,
+    group_rewards,
+)
 from openmle_gym.jobs import Outcome
 
 ACCURACY = RewardTask(higher_is_better=True, static_best=1.0, static_worst=0.0)
@@ -286,3 +295,39 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         group_rewards([0.5, 0.6], task=ACCURACY, outcomes=["success"])
     with pytest.raises(ValueError, match=r"one-dimensional, got shape \(1, 1\)"):
         group_rewards([[0.5]], task=ACCURACY)
+
+
+@pytest.mark.parametrize("name", ["parent_scores", "parent_rewards", "claimed"])
+@pytest.mark.parametrize("given", [[0.5], [0.5, 0.5, 0.5], [[0.5, 0.5]]])
+def test_one_value_is_not_stretched_over_all_scores(name: str, given: list[object]) -> None:
+    with pytest.raises(ValueError, match=rf"{name}: shape .* for 2 scores"):
+        group_rewards([0.5, 0.6], task=ACCURACY, settings=PAPER, **{name: given})  # pyright: ignore[reportArgumentType]
+
+
+def test_program_ids_are_counted_even_where_a_preset_does_not_use_them() -> None:
+    with pytest.raises(ValueError, match="programs: 1 ids for 2 scores"):
+        group_rewards([0.5, 0.6], task=ACCURACY, settings=PAPER, programs=["a"])
+    with pytest.raises(ValueError, match="history_programs: 2 ids for 1 scores"):
+        group_rewards([0.5, 0.6], task=ACCURACY, settings=PAPER, history=[0.1], history_programs=["a", "b"])
+    with pytest.raises(ValueError, match=r"history must be one-dimensional, got shape \(1, 2\)"):
+        group_rewards([0.5, 0.6], task=ACCURACY, history=[[0.1, 0.2]])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("alpha", 0.0),
+        ("alpha", math.nan),
+        ("least_span", 0.0),
+        ("lower_shift", -0.25),
+        ("min_span", math.nan),
+        ("window", -1),
+        ("span_floor", 1.5),
+        ("outlier_reach", 0.0),
+        ("valid_floor", 2.0),
+        ("parent_bonus", -0.5),
+    ],
+)
+def test_a_setting_under_which_rewards_would_turn_or_vanish_is_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must .*, got {value}"):
+        RewardSettings(**{name: value})  # pyright: ignore[reportArgumentType]

@@ -51,3 +51,25 @@ def test_group_ids_may_be_a_tensor_beside_plain_rewards() -> None:
 
 def test_mappings_read_tensors_and_give_arrays() -> None:
     np.testing.assert_array_equal(power_clip(torch.tensor([0.5, 2.0]), Bounds(0.0, 2.0)), [0.25, 1.0])
+
+
+def test_scalar_tensors_as_group_ids_group_by_their_values() -> None:
+    np.testing.assert_array_equal(
+        entropic_advantages(REWARDS, list(torch.tensor(GROUPS))), entropic_advantages(REWARDS, GROUPS)
+    )
+
+
+def test_group_ids_of_half_precision_group_too() -> None:
+    np.testing.assert_array_equal(
+        entropic_advantages(REWARDS, torch.tensor(GROUPS, dtype=torch.bfloat16)), entropic_advantages(REWARDS, GROUPS)
+    )
+
+
+def test_rewards_may_be_a_list_of_scalar_tensors_of_a_graph() -> None:
+    rewards = [torch.tensor(reward, dtype=torch.float64, requires_grad=True) for reward in REWARDS]
+    np.testing.assert_array_equal(entropic_advantages([*rewards], GROUPS), entropic_advantages(REWARDS, GROUPS))
+
+
+def test_the_published_pairs_advantage_is_finite_in_half_precision() -> None:
+    advantages = entropic_advantages(torch.tensor([1.0, 0.0], dtype=torch.float16), [0, 0], published=True)
+    assert advantages.tolist() == [65504.0, -1.0]

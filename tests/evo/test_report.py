@@ -18,10 +18,13 @@ from typing import Any
 import pytest
 from browser import Browser, open_browser
 from evo.synthetic_run import SyntheticRun
+from openmle_evo.budget import ModelCall
 from openmle_evo.reading import read_run
 from openmle_evo.report import print_summary, write_report
 from openmle_evo.report.payload import embed, fit, page_payload
+from openmle_evo.report.summary import calls_line
 from openmle_evo.run import RunDirectory
+from openmle_gym.chat import Usage
 from openmle_gym.errors import StoreError
 from rich.console import Console
 
@@ -201,6 +204,14 @@ def test_a_page_of_800_attempts_stays_small(tmp_path: Path) -> None:
     assert _data(page)["shortened_logs"] == 800
 
 
+def test_calls_are_told_by_what_they_were_for() -> None:
+    used = Usage(prompt_tokens=900, completion_tokens=200)
+    facts = {"attempt": 0, "seconds": 1.0, "finished_at": "2026-01-01T00:00:00Z"}
+    calls = [ModelCall(purpose="draft", usage=used, **facts), ModelCall(purpose="note", usage=used, **facts)]  # pyright: ignore
+    calls.append(ModelCall(purpose="note", failure="down", **facts))  # pyright: ignore
+    assert calls_line(calls) == "1 draft (1,100 tokens), 2 note (1,100 tokens, 1 failed)"
+
+
 def test_the_summary_tells_progress_operators_test_and_spending(tmp_path: Path) -> None:
     scores = {number: 100.0 - number if number != 5 else None for number in range(30)}
     path = SyntheticRun(attempts=31, score_of=scores | {30: 200.0}).build(tmp_path / "run")
@@ -212,6 +223,7 @@ def test_the_summary_tells_progress_operators_test_and_spending(tmp_path: Path) 
     assert re.search(r"│ +30 │ +29 │ \w+ +│ +71\.0000 │", progress)
     assert re.search(r"│ +31 │ +│ no better one since │ 71\.0000 │", progress)
     assert re.search(r"│ draft +│ +\d+ │ +\d+ │ +\d+ │", text)
+    assert re.search(r"Calls +\d+ draft \([\d,]+ tokens\), ", text)
     assert "Test        72.4200 by attempt 29; sample submission 412.500" in text
     assert "rank 3 of 12 entries, beats 75%, silver medal (machine-made leaderboard)" in text
     assert "221.5 wall" in text
@@ -465,6 +477,25 @@ def test_the_panel_shows_what_changed_against_the_first_parent(browser: Browser,
         ["line gap", "4 lines unchanged"],
         *(["line ", f" q{place}"] for place in (6, 7, 8)),
         ["line added", "+d = 4"],
+    ]
+
+
+def test_the_panel_shows_what_changed_against_each_parent_of_a_crossover(browser: Browser, tmp_path: Path) -> None:
+    path = SyntheticRun(attempts=2, source_of={0: "a = 1\n", 1: "a = 2\n"}).build(tmp_path / "run")
+    with sqlite3.connect(path / "store.sqlite") as store:
+        (text,) = store.execute("SELECT card FROM cards WHERE attempt = 0").fetchone()
+        child = json.dumps(
+            json.loads(text) | {"operator": "crossover", "parents": [0, 1], "attempt": 2, "source": "a = 3\n"}
+        )
+        store.execute("INSERT INTO cards SELECT run_id, 2, task, ? FROM cards WHERE attempt = 0", (child,))
+    browser.open(write_report(path).as_uri() + "#attempt-2")
+    shown = browser.run(
+        "[...document.querySelectorAll('.diff')].map(diff => "
+        "[diff.getAttribute('aria-label'), [...diff.querySelectorAll('.line')].map(line => line.textContent)])"
+    )
+    assert shown == [
+        ["Changes against attempt 0", ["-a = 1", "+a = 3"]],
+        ["Changes against attempt 1", ["-a = 2", "+a = 3"]],
     ]
 
 

@@ -191,6 +191,49 @@ async def test_a_run_of_failures_has_no_best(tmp_path: Path) -> None:
     assert not (tmp_path / "best.py").exists()
 
 
+class GradesOnTestToo(HashExecutor):
+    """Says a marked test score in every place that a result has for one."""
+
+    def __init__(self, marked: float) -> None:
+        super().__init__()
+        self.marked = marked
+
+    async def run(self, job: JobRequest) -> JobResult:
+        result = await super().run(job)
+        return result.model_copy(update={"test_score": self.marked, "score": self.marked})
+
+
+@settings(max_examples=6)
+@given(
+    st.integers(10**4, 10**5 - 1).map(lambda digits: (10 * digits + 7) / 10**6),
+    st.sampled_from(["lineage", "everything", "none"]),
+    st.sampled_from(["extractive", "model", "eager"]),
+)
+def test_no_prompt_of_a_run_shows_a_test_score_whatever_the_executor_says(marked: float, kind: str, notes: str) -> None:
+    class Keeps(SeededPolicy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompts: list[str] = []
+
+        async def complete(self, messages: Sequence[Message], *, seed: int | None = None) -> Completion:
+            self.prompts.append("\n".join(message.content for message in messages))
+            return await super().complete(messages, seed=seed)
+
+    policy = Keeps()
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDirectory.create(Path(folder), MANIFEST)
+        memory = MemoryConfig(kind=kind, notes=notes)
+        asyncio.run(search(run, executor=GradesOnTestToo(marked), policy=policy, steps=20, memory=memory).run_to_end())
+        cards = run.cards()
+        stored = "\n".join(run.store.connection.iterdump())
+        run.close()
+    assert {card.operator for card in cards} == set(Operator)
+    assert len(policy.prompts) >= 20
+    shown = f"{marked:.6g}"  # six digits, the last one a 7
+    assert not [prompt for prompt in policy.prompts if shown in prompt]
+    assert shown not in stored
+
+
 def test_a_run_directory_is_not_started_twice_nor_opened_by_two(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, MANIFEST)
     with pytest.raises(ConfigError, match="already holds a run"):
@@ -272,7 +315,7 @@ async def test_when_the_wall_clock_is_spent_what_ends_in_its_grace_is_kept_and_t
             return await super().run(job)
 
     run = RunDirectory.create(tmp_path, MANIFEST)
-    best = await search(run, executor=Slow(), workers=1, wall_seconds=0.2, grace_seconds=0.2).run_to_end()
+    best = await search(run, executor=Slow(), workers=1, wall_seconds=2.0, grace_seconds=0.2).run_to_end()
     assert best == best_card(run.cards())
     assert len(run.cards()) == 3
     assert [pending.attempt.attempt for pending in run.pending()] == [3]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from openmle_evo.evaluation.statistics import (
     bootstrap_interval,
     outcomes_apart,
+    paired,
     paired_permutation_test,
     standard_error,
     standard_error_of_difference,
@@ -86,3 +87,14 @@ def test_an_interval_draws_whole_tasks() -> None:
     assert bootstrap_interval([[0.5, 0.5], [0.5]]) == (0.5, 0.5)
     low, high = bootstrap_interval([[0.0, 1.0]] * 10 + [[1.0]] * 10) or (0, 0)
     assert 0.6 < low < 0.75 < high < 0.9
+
+
+def test_pairs_of_one_task_count_once() -> None:
+    told = paired([("a", 1.0), ("a", 3.0), ("b", 4.0), ("c", 6.0)])
+    # the tasks' means are 2, 4 and 6: their deviation is 2, and of the sums only +++ and --- are as far out
+    assert (told.tasks, told.mean, told.test) == (3, 4.0, (0.25, True))
+    assert told.standard_error == pytest.approx(2 / math.sqrt(3))
+    alone = paired([("a", 1.0), ("a", 3.0)])
+    assert (alone.mean, alone.standard_error, alone.interval) == (2.0, None, None)
+    with pytest.raises(ValueError, match="no pair"):
+        paired([])

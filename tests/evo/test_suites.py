@@ -16,6 +16,7 @@ from openmle_gym.bridges.mle_bench.facts import lite_ids
 from openmle_gym.bridges.mle_bench.importing import import_competition
 from openmle_gym.configuration import load_config
 from openmle_gym.errors import ConfigError
+from scripted_server import Reply, serving
 
 COMPETITION = "tabular-playground-series-may-2022"
 
@@ -106,3 +107,23 @@ def test_a_suite_runs_on_a_prepared_competition(tmp_path: Path, capsys: pytest.C
     assert facts.final.test is not None
     assert facts.final.standing is not None  # on the official package's leaderboard
     assert all(finding.passed for finding in audit(run))
+
+
+@pytest.mark.slow
+def test_a_run_that_spent_its_seconds_without_a_valid_program_is_over_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages, suite = _competition(tmp_path), tmp_path / "suite"
+    message = {"role": "assistant", "content": "A plan.\n```python\nraise ValueError(1)\n```"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    reply = Reply(200, json.dumps({"model": "m", "choices": [choice]}).encode())
+    monkeypatch.setenv("OPENMLE_MODEL", "m")
+    with serving(lambda asked: reply) as address:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{address}/v1")
+        command = ["evaluate", f"tasks=[{packages / 'search' / COMPETITION}]", f"suite_dir={suite}", "policy=openai"]
+        command += ["runs=1", "workers=1", "budget.sandbox_seconds=0.001", "runner=process", "allow_process=true"]
+        assert main(command) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["complete"], result["finished_runs"]) == (True, 1)
+    assert result["result"]["valid_rate"]["mean"] == 0.0
+    assert main(command) == 0  # nothing is asked again: nobody would answer

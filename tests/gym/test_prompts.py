@@ -11,7 +11,7 @@ from openmle_gym.manifest import Columns
 from openmle_gym.operators import Operator
 from openmle_gym.preview import preview_data
 from openmle_gym.program import parse_reply
-from openmle_gym.prompts import Surroundings, build_prompt
+from openmle_gym.prompts import PromptConfig, Surroundings, build_prompt
 from openmle_gym.scores import TestScore
 
 SCORED, OTHER, FAILED = card(3, 0.25, source="print('three')"), card(4, 0.5), card(5, signature="KeyError@main")
@@ -117,3 +117,24 @@ def test_a_wide_table_is_shortened_but_keeps_its_target(tmp_path: Path) -> None:
     assert "- p59:" not in text
     assert "- y:" in text
     assert "and 141 more columns, the last of them y" in text
+
+
+def test_a_budget_says_how_many_columns_are_listed_beside_ids_and_targets(tmp_path: Path) -> None:
+    header = ",".join(["id", *(f"x{n}" for n in range(5)), "y"])
+    (tmp_path / "train.csv").write_text(f"{header}\n{','.join('1234567')}\n")
+    text = preview_data(tmp_path, Columns(id=("id",), target=("y",)), listed=2)
+    assert text.splitlines() == [
+        "`train.csv`: 1 rows, 7 columns",
+        "  - id: integer, 1 distinct, 1 to 1",
+        "  - x0: integer, 1 distinct, 2 to 2",
+        "  - y: integer, 1 distinct, 7 to 7",
+        "  - and 4 more columns, the last of them y",
+    ]
+
+
+def test_a_line_of_packages_that_is_too_long_is_left_out() -> None:
+    around = Surroundings(limits=Limits(), packages=("numpy 2.0", "pandas 3.0"))
+    line = "- installed packages: numpy 2.0, pandas 3.0"
+    for most, shown in ((len(line), True), (len(line) - 1, False), (0, False)):
+        text = build_prompt(Operator.DRAFT, TASK, [], around, config=PromptConfig(packages=most))[1].content
+        assert (line in text) is shown

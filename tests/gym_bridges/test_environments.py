@@ -1,17 +1,26 @@
 """The faces of one task: Gymnasium, verifiers, OpenEnv. The latter two need packages that tests do not install."""
 
 import asyncio
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from gymnasium.utils.env_checker import check_env
 from openmle_gym.bridges.episode import Episode
 from openmle_gym.env import TaskEnv
+from openmle_gym.errors import ExecutorUnavailable
 from openmle_gym.execute import LocalExecutor
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.jobs import Executor, JobRequest, JobResult, Outcome
 from openmle_gym.operators import Operator
 from openmle_gym.task import TaskPackage
+from scripted_server import Asked, Reply, serving
 from toy import CRASHES, GOOD, WORSE, reply, write_toy_package
 
 
@@ -104,24 +113,105 @@ def test_text_beyond_the_space_is_shown_as_question_marks(package: TaskPackage) 
     env.close()
 
 
-async def test_verifiers_rewards_a_reply(package: TaskPackage) -> None:
-    pytest.importorskip("verifiers")
+def streamed(text: str) -> Reply:
+    """A completion as an OpenAI-compatible endpoint streams it, which is how verifiers asks for it."""
+
+    def event(delta: dict[str, str], finish: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        body = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "scripted", "choices": [choice]}
+        return f"data: {json.dumps(body)}\n\n"
+
+    body = event({"role": "assistant", "content": text}) + event({}, "stop") + "data: [DONE]\n\n"
+    return Reply(200, body.encode(), {"Content-Type": "text/event-stream"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "earned", "scored"), [(WORSE, 14 / 20, 1.0), (GOOD, 1.0, 1.0), (CRASHES, 0.0, 0.0)]
+)
+async def test_verifiers_own_rollout_against_an_endpoint_ends_in_a_reward(
+    package: TaskPackage, program: str, earned: float, scored: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vf = pytest.importorskip("verifiers.v1")
+    if shutil.which("uv") is None:
+        pytest.skip("no uv, with which verifiers starts its chat program")
     from openmle_gym.bridges.verifiers_taskset import MLETaskset, MLETasksetConfig
 
-    taskset = MLETaskset(MLETasksetConfig(packages=[package.root]), executor=executor(package))
-    (task,) = list(taskset)
-    assert "Predict y from x." in task.data.prompt_text
+    asked: list[str] = []
 
-    class Reply:
+    def answer(question: Asked) -> Reply:
+        asked.append(question.body.decode())
+        return streamed(reply(program))
+
+    monkeypatch.setenv("ENDPOINT_KEY", "none")
+    config = MLETasksetConfig(packages=[package.root], runner="process", allow_process=True)
+    (task,) = MLETaskset(config)
+    with serving(answer) as base_url:
+        client = vf.EvalClientConfig(base_url=f"{base_url}/v1", api_key_var="ENDPOINT_KEY")
+        seat = vf.AgentConfig(model="scripted", client=client, harness={"id": "null"}, runtime={"type": "subprocess"})
+        async with vf.make_agent(seat) as agent:
+            trace = await agent.run(copy.deepcopy(task))
+    assert trace.ok, trace.errors
+    assert (trace.reward, trace.metrics) == (earned, {"scored": scored})
+    assert len(asked) == 1
+    assert "Predict y from x." in asked[0]
+
+
+@pytest.mark.slow
+def test_the_command_of_verifiers_finds_the_taskset_by_its_name(package: TaskPackage, tmp_path: Path) -> None:
+    """As docs/bridges.md shows it."""
+    pytest.importorskip("verifiers.v1")
+    if shutil.which("uv") is None:
+        pytest.skip("no uv, with which verifiers starts its chat program")
+    (tmp_path / "mle_tasks.py").write_text(
+        'from openmle_gym.bridges.verifiers_taskset import MLETaskset\n\n__all__ = ["MLETaskset"]\n'
+    )
+    with serving(lambda _: streamed(reply(WORSE))) as base_url:
+        (tmp_path / "run.toml").write_text(
+            f"""
+model = "scripted"
+num_rollouts = 1
+push = false
+output_dir = "out"
+
+[client]
+base_url = "{base_url}/v1"
+api_key_var = "ENDPOINT_KEY"
+
+[env.taskset]
+id = "mle_tasks"
+packages = ["{package.root}"]
+runner = "process"
+allow_process = true
+
+[env.agent]
+harness.id = "null"
+runtime.type = "subprocess"
+"""
+        )
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ENDPOINT_KEY": "none"}
+        command = [str(Path(sys.executable).with_name("vf-eval")), "@", "run.toml"]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (line,) = next((tmp_path / "out").rglob("traces.jsonl")).read_text().splitlines()
+    assert '"rewards":{"standing":{"score":0.7,"weight":1.0}},"metrics":{"scored":1.0}' in line, line
+
+
+async def test_in_verifiers_trouble_of_the_machinery_is_no_reward(package: TaskPackage) -> None:
+    pytest.importorskip("verifiers.v1")
+    from openmle_gym.bridges.verifiers_taskset import MLETaskset, MLETasksetConfig
+
+    class Down:
+        async def run(self, job: JobRequest) -> JobResult:
+            raise ExecutorUnavailable("no worker answers")
+
+    class Trace:
         id = "one"
         last_reply = reply(GOOD)
-        metrics: dict[str, float] = {}  # noqa: RUF012
 
-        def record_metric(self, name: str, value: float) -> None:
-            self.metrics[name] = value
-
-    assert await task.standing(Reply()) == 1.0
-    assert Reply.metrics == {"scored": 1.0}
+    (task,) = MLETaskset(MLETasksetConfig(packages=[package.root]), executor=Down())
+    with pytest.raises(ExecutorUnavailable):
+        await task.standing(Trace())
 
 
 def test_openenv_steps_through_a_task(package: TaskPackage) -> None:

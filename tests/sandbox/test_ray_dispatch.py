@@ -1,9 +1,10 @@
 """A service on a real Ray cluster of several nodes: what is lost with a node, a worker or the service, and what is not."""
 
+import asyncio
 import importlib.util
 import os
 import signal
-import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,14 @@ from typing import Any
 
 import pytest
 from openmle_gym.errors import PackageError, StoreError
+from openmle_gym.isolation.disk import mount_memory, mounts_below, unmount_below
 from sandbox.make import SUBMITS_ONES, make_task
 from sandbox.service import Service, running_service, until
+from sandbox_service.config import ServeConfig
+from sandbox_service.dispatch.node import NodeWorker
 from sandbox_service.dispatch.shipping import Shipped, describe
+
+from sandbox_service import __version__
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 STORE_BYTES = 80 << 20
@@ -79,15 +85,10 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(head: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
+def nodes(head: Any, request: pytest.FixtureRequest) -> Iterator[Nodes]:
     nodes = Nodes(head, request.node.name, 2)
     yield nodes
     nodes.stop()
-    # A killed node takes nothing down; the next worker on its machine would, and here there is none.
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in mounts:
-        if Path(mount).is_relative_to(tmp_path):
-            subprocess.run(["umount", "--lazy", mount], check=True)
 
 
 def submit(service: Service, code: str, **fields: object) -> str:
@@ -183,6 +184,20 @@ def test_the_job_of_a_node_that_dies_runs_once_more_on_another(tmp_path: Path, n
 
 @needs_ray
 @pytest.mark.slow
+def test_a_node_that_dies_idle_costs_the_next_job_no_attempt(tmp_path: Path, nodes: Nodes) -> None:
+    with running_service(tmp_path, *nodes.settings(tmp_path)) as service:
+        until(lambda: len(workers(service)) == 2)
+        first = ended(service, submit(service, SUBMITS_ONES))["worker_id"]
+        # While the first job had its place, the service took hold of the other one for the next.
+        (idle,) = {worker["worker_id"] for worker in workers(service)} - {first}
+        nodes.kill(idle)
+        until(lambda: {worker["worker_id"]: worker["status"] for worker in workers(service)}[idle] == "lost")
+        done = ended(service, submit(service, SUBMITS_ONES))
+        assert (done["status"], done["attempts"], done["worker_id"]) == ("completed", 1, first)
+
+
+@needs_ray
+@pytest.mark.slow
 def test_a_worker_that_is_killed_takes_its_program_along_and_comes_back(tmp_path: Path, nodes: Nodes) -> None:
     with running_service(tmp_path, *nodes.settings(tmp_path)) as service:
         until(lambda: len(workers(service)) == 2)
@@ -256,6 +271,32 @@ def test_a_cluster_whose_nodes_can_run_nothing_is_refused(tmp_path: Path, head: 
         running_service(tmp_path, "dispatch=ray", f"ray_address={head.address}", "ray_resource=nobody_has_this"),
     ):
         pass
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+async def test_the_next_worker_on_a_machine_clears_what_a_killed_one_left_and_spares_one_that_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())
+    make_task(tmp_path / "tasks" / "tiny")
+    config = ServeConfig(
+        task_roots=[str(tmp_path / "tasks")], runner="process", allow_process=True, ray_node_dir=str(tmp_path / "node")
+    )
+    alive, next_one = (
+        NodeWorker(config, service_id="service", node_id=name, name=name, cpu_slots=1) for name in ("alive", "next")
+    )
+    await alive.open(__version__)
+    lives = tmp_path / "node" / "service" / "lives"
+    for life in ("dead", "alive"):
+        run = lives / life / "work" / "openmle-run-x" / "work"
+        run.mkdir(parents=True)
+        assert mount_memory(run, 1 << 20, user=0, mode=0o711)
+    (lives / "dead" / "work" / ".openmle-work").touch()
+    await next_one.open(__version__)
+    assert mounts_below(lives) == [str(lives / "alive" / "work" / "openmle-run-x" / "work")]
+    assert sorted(path.name for path in lives.iterdir() if path.is_dir()) == ["alive", "next"]
+    await asyncio.gather(alive.close(), next_one.close())
+    unmount_below(lives)
 
 
 def test_a_package_arrives_as_it_was_and_each_content_crosses_once(tmp_path: Path) -> None:

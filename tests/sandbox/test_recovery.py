@@ -1,11 +1,14 @@
 """After a death of the service: nothing of it is left, and nothing of others is touched."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from openmle_gym.errors import ConfigError
+from openmle_gym.isolation import namespaces
+from openmle_gym.isolation.disk import mount_memory, mounts_below
 from sandbox_service.recovery import fresh_work_dir, reap_containers, service_id
 
 
@@ -33,6 +36,22 @@ def test_what_an_earlier_life_left_is_removed_whatever_it_is(tmp_path: Path) -> 
     fresh_work_dir(work)
     assert [path.name for path in work.iterdir()] == [".openmle-work"]
     assert keep.read_text() == "kept"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount")
+def test_what_is_mounted_where_an_earlier_life_worked_is_unmounted_and_not_emptied(tmp_path: Path) -> None:
+    work, precious = fresh_work_dir(tmp_path / "work"), tmp_path / "precious"
+    memory, shown = work / "openmle-run-x" / "work", work / "openmle-run-x" / "shown"
+    for folder in (memory, shown, precious):
+        folder.mkdir(parents=True)
+    (precious / "thesis.tex").write_text("precious")
+    assert mount_memory(memory, 1 << 20, user=0, mode=0o711)
+    namespaces.bind(str(precious), str(shown))
+    with (memory / "open").open("w"):
+        fresh_work_dir(work)
+    assert mounts_below(work) == []
+    assert [path.name for path in work.iterdir()] == [".openmle-work"]
+    assert (precious / "thesis.tex").read_text() == "precious"
 
 
 def test_a_folder_that_is_not_ours_is_not_emptied(tmp_path: Path) -> None:

@@ -290,6 +290,23 @@ async def test_where_there_is_a_gpu_jobs_for_it_wait_for_it_and_get_it_alone(tmp
     assert granted == {"g1": ("GPU-a",), "g2": ("GPU-a",), "c": None}
 
 
+async def test_a_place_that_was_lost_while_it_waited_for_a_job_gets_none_and_costs_none_an_attempt(
+    tmp_path: Path,
+) -> None:
+    nvml = FakeNvml(Gpu(uuid="GPU-a", name="a", total_bytes=MIB))
+    async with make_scheduler(tmp_path, HeldRunner(), gpus=Gpus(nvml, vram_bytes=MIB)) as scheduler:
+        await ended(scheduler, await submit(scheduler, "first", resource_type="gpu"))
+        await asyncio.sleep(0.2)  # until the GPU is taken hold of again
+        nvml.computing["GPU-a"] = [4711]
+        job_id = await submit(scheduler, "second", resource_type="gpu")
+        waiting = await scheduler.get(job_id, wait_seconds=0.3)
+        assert waiting is not None
+        assert (waiting.status, waiting.attempts) == ("queued", 0)
+        nvml.computing["GPU-a"] = []
+        view = await ended(scheduler, job_id)
+        assert (view.status, view.attempts) == ("completed", 1)
+
+
 async def test_a_job_that_nobody_takes_in_time_fails_and_who_waits_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from openmle_gym.client import JobClient
-from openmle_gym.jobs import JobView, Outcome
+from openmle_gym.jobs import JobState, JobView, Outcome
 from pydantic import SecretStr
 from sandbox.make import KEYS, SUBMITS_ONES, make_task, request
 
@@ -72,6 +72,10 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+def uses_pandas(service: Service) -> bool:
+    return "/pandas/" in Path(f"/proc/{service.process.pid}/maps").read_text()
+
+
 @asynccontextmanager
 async def running(
     folder: Path, *overrides: str, keys: SecretStr | None = None, ready: str = "ready"
@@ -106,6 +110,17 @@ async def ended(client: JobClient, job_id: str) -> JobView:
         while not (view := await client.get(job_id, wait_seconds=10)).status.terminal:
             pass
     return view
+
+
+async def test_a_service_takes_and_runs_jobs_without_pandas_until_one_is_graded(tmp_path: Path) -> None:
+    async with running(tmp_path) as service, JobClient(service.url) as client:
+        crash = await client.submit(request("1 / 0"))
+        assert (await ended(client, crash.job_id)).status is JobState.COMPLETED
+        assert not uses_pandas(service)
+        graded = await ended(client, (await client.submit(request(SUBMITS_ONES))).job_id)
+        assert graded.result is not None
+        assert graded.result.validation_score == 1.0
+        assert uses_pandas(service)
 
 
 async def test_after_kill_9_every_job_ends_once_and_finished_results_stay(tmp_path: Path) -> None:

@@ -154,7 +154,12 @@ def _shows(text: str, score: TestScore) -> bool:
     return any(len(form.strip("-0.")) >= 5 and form in text for form in forms)
 
 
-_KINDS = {"holdout": "validation", "two_package": "validation", "self_valid": "the programs' own printed scores"}
+_KINDS = {
+    "holdout": "validation",
+    "two_package": "validation",
+    "self_valid": "the programs' own printed scores",
+    "evaluator": "the benchmark's evaluator",
+}
 
 
 def _protocol(facts: RunFacts) -> Finding:
@@ -198,7 +203,10 @@ def _review(facts: RunFacts) -> Finding:
 def _final(facts: RunFacts) -> Finding:
     final = facts.final
     if final is None:
-        return Finding(check="final", passed=True, message="nothing was graded on the test split yet")
+        said = "nothing was graded on the test split yet"
+        if facts.manifest.protocol == "evaluator":
+            said = "the benchmark has no test apart from what the search selected on"
+        return Finding(check="final", passed=True, message=said)
     known = facts.cards[: final.cards]
     best = best_card(all_seen(known, _settings(facts).protocol))
     fault = choice_fault(known, best, final, asked=_settings(facts).final, run=facts.path) if best else "nothing valid"

@@ -12,6 +12,7 @@ from pathlib import Path
 from openmle_gym.anchors import build_anchor
 from openmle_gym.configuration import describe_config, load_config
 from openmle_gym.console import print_json, run_command
+from openmle_gym.errors import ConfigError
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
 from openmle_gym.isolation.choose import strongest_runner
@@ -163,6 +164,8 @@ def _search(options: argparse.Namespace) -> int:
 
 
 async def _start(config: SearchConfig, *, quietly: bool = False) -> int:
+    if config.protocol == "evaluator":
+        raise ConfigError("protocol: evaluator goes with `openmle-evo evaluate benchmark=naturebench` alone")
     package = load_package(config.task)
     async with executors(config, package) as place:
         run = await create_run(config, package, place)
@@ -175,6 +178,8 @@ def _resume(options: argparse.Namespace) -> int:
 
 async def _go_on(run: RunDirectory) -> int:
     config = stored_config(run)
+    if config.protocol == "evaluator":
+        raise ConfigError(f"{run.path}: belongs to a suite; give its `openmle-evo evaluate` again to go on")
     package = load_package(run.manifest.package)
     async with executors(config, package) as place:
         return await _run_to_report(run, config, package, place)

@@ -189,7 +189,8 @@ class SearchConfig:
     """The package as the service sees it; by default the same path."""
     protocol: str = "holdout"
     """`holdout`: select on the hidden answers' validation half, submit on their test half; `two_package`: submit on
-    `final_task`; `self_valid`: select on the scores that programs print themselves."""
+    `final_task`; `self_valid`: select on the scores that programs print themselves; `evaluator`: select on what a
+    benchmark's own evaluator says, which is the end too (`openmle-evo evaluate benchmark=naturebench` alone)."""
     final_task: str | None = None
     """With `two_package`: the folder of the package that the chosen program is graded on, whole."""
     final_data_dir: str | None = None
@@ -247,13 +248,15 @@ class SearchConfig:
         _more_than("timeout_seconds", self.timeout_seconds, 0.0)
         for name in self.track:
             _one_of("track", name, ("tensorboard", "wandb", "mlflow"))
-        _one_of("protocol", self.protocol, ("holdout", "two_package", "self_valid"))
+        _one_of("protocol", self.protocol, ("holdout", "two_package", "self_valid", "evaluator"))
         if (self.protocol == "two_package") != (self.final_task is not None):
             raise ConfigError("final_task: protocol=two_package needs it, and no other protocol takes it")
         if self.protocol == "self_valid" and self.final.strategy != "best":
             raise ConfigError(
                 "final.strategy: protocol=self_valid chooses by printed scores, so only `best` goes with it"
             )
+        if self.protocol == "evaluator" and self.final.strategy != "best":
+            raise ConfigError("final.strategy: protocol=evaluator has no final submit, so only `best` goes with it")
         if self.review.judge and self.policy.kind == "recipes" and self.mixture.review is None:
             raise ConfigError("review.judge: needs a model: policy=..., or mixture.review=PROFILE")
 

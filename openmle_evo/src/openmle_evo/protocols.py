@@ -3,6 +3,8 @@
     holdout       selects on the validation half of the hidden answers; the end is the test half of the same package
     two_package   selects the same way on one package; the end is another package, graded whole
     self_valid    selects on the score that a program prints itself; the end is as with `holdout`
+    evaluator     selects on what a benchmark's own evaluator says (NatureBench); that is the result, and there is no other
+                  test: what is reported is the best of all that were tried, as that benchmark defines it
 
 Under every protocol the sandbox grades each program on the validation split, and the store keeps that score and the
 printed one apart. What selects (schedule, islands, memory, prompts, the final choice) is given cards through `seen`;

@@ -10,8 +10,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
-
 from openmle_gym.errors import PackageError
 
 
@@ -115,6 +113,8 @@ def read_leaderboard(path: Path, *, higher_is_better: bool) -> Leaderboard:
     Raises:
         PackageError: The file is no CSV, has no such column, or no score in it.
     """
+    import pandas as pd
+
     try:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:

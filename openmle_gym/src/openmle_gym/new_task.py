@@ -92,6 +92,8 @@ async def new_task(
     if kept.shape[1] == len(targets) + (id_column is not None):
         raise PackageError(f"{train}: no column is left to predict {', '.join(targets)} from")
     spec = METRICS[metric]
+    if spec.columns == "together":
+        _check_classes(kept[list(targets)], spec, where=str(train))
     for column in targets:
         _check_target(kept[column], spec, where=f"{train}: column {column!r}")
     identity = _identity(kept, id_column, targets, where=str(train))
@@ -176,7 +178,8 @@ class _Made:
         """The statement; prepare.py fills in how many rows there are and an example."""
         spec, targets = self.spec, ", ".join(f"`{column}`" for column in self.columns.target)
         better = "Higher" if spec.higher_is_better else "Lower"
-        over = ", averaged over the target columns" if len(self.columns.target) > 1 else ""
+        each = len(self.columns.target) > 1 and spec.columns == "each"
+        over = ", averaged over the target columns" if each else ""
         identity = self.columns.id[0]
         what = f"- `{identity}`: {'number of' if self.id_is_new else 'names'} the row; not a feature"
         return "\n".join(
@@ -219,6 +222,8 @@ class _Made:
             return "a number"
         if self.spec.prediction == "label":
             return "a label as in the training rows"
+        if self.spec.columns == "together":
+            return "the probability, between 0 and 1, of each class in its column; those of a row add up to 1"
         positive = " and ".join(f"{_ordered(self.labels[name])[-1]!r}" for name in self.labels.columns)
         return f"the probability, between 0 and 1, of {positive}"
 
@@ -256,6 +261,21 @@ def _check_target(values: pd.Series, spec: MetricSpec, *, where: str) -> None:
         )
     if spec.name == "rmsle" and (numbers < 0).any():
         raise PackageError(f"{where}: rmsle needs values of at least 0, but there is {numbers.min():g}")
+
+
+def _check_classes(values: pd.DataFrame, spec: MetricSpec, *, where: str) -> None:
+    """The targets of a metric that takes them together are one column for each class, with a 1 in one of them."""
+    if values.shape[1] < 2:
+        raise PackageError(
+            f"{where}: {spec.name} needs one column for each class, but the only target is {values.columns[0]!r}"
+        )
+    numbers = values.apply(pd.to_numeric, errors="coerce")
+    wrong = ~(numbers.isin((0, 1)).all(axis=1) & (numbers.sum(axis=1) == 1))
+    if wrong.any():
+        example = ", ".join(map(repr, values[wrong].iloc[0]))
+        raise PackageError(
+            f"{where}: {spec.name} needs 1 in one target column and 0 in the others, but a row has {example}"
+        )
 
 
 def _identity(table: pd.DataFrame, id_column: str | None, targets: Sequence[str], *, where: str) -> str:

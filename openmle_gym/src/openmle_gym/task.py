@@ -10,16 +10,19 @@
 import ast
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-import numpy as np
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from openmle_gym.errors import PackageError
 from openmle_gym.leaderboard import Leaderboard, read_leaderboard
 from openmle_gym.manifest import MANIFEST_NAME, Columns, HiddenSplit, Manifest, Metric, read_manifest
+
+if TYPE_CHECKING:  # slow to import, and not needed to load a package
+    import numpy as np
+    import pandas as pd
 
 LEADERBOARD_NAMES = ("info/leaderboard.csv", "info/public_leaderboard.csv")
 
@@ -54,8 +57,10 @@ class TaskPackage:
         return (self.public_dir / "description.txt").read_text(encoding="utf-8", errors="replace")
 
     @cached_property
-    def answers(self) -> pd.DataFrame:
+    def answers(self) -> "pd.DataFrame":
         """The hidden answers, id and target columns as text, in file order."""
+        import pandas as pd
+
         path = self.root / "data" / "private" / "test_answer.csv"
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
         wanted = [*self.manifest.columns.id, *self.manifest.columns.target]
@@ -65,7 +70,7 @@ class TaskPackage:
         return frame
 
     @cached_property
-    def validation_rows(self) -> np.ndarray:
+    def validation_rows(self) -> "np.ndarray":
         """[rows] bool: True where a row of the answers is in the validation half, False where it is in the test half.
 
         Rows are ordered by the first target, then by a hash of seed and id, and taken systematically, so the halves
@@ -82,8 +87,11 @@ class TaskPackage:
         return None
 
 
-def split_rows(answers: pd.DataFrame, columns: Columns, split: HiddenSplit) -> np.ndarray:
+def split_rows(answers: "pd.DataFrame", columns: Columns, split: HiddenSplit) -> "np.ndarray":
     """See `TaskPackage.validation_rows`. [rows] bool."""
+    import numpy as np
+    import pandas as pd
+
     ids = map("\x1f".join, zip(*(answers[name] for name in columns.id), strict=True))
     digests = [hashlib.sha256(f"{split.seed}\x1f{row_id}".encode()).hexdigest() for row_id in ids]
     target = answers[columns.target[0]]
@@ -150,7 +158,7 @@ def _released_metadata(root: Path) -> dict[str, object]:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and np.isfinite(value) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _infer_columns(root: Path) -> Columns:
@@ -166,6 +174,8 @@ def _infer_columns(root: Path) -> Columns:
 
 
 def _header(path: Path) -> list[str]:
+    import pandas as pd
+
     try:
         return [str(name).strip() for name in pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns]
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:

@@ -143,20 +143,26 @@ class Pool:
                 logger.warning("no %s place for %g s: %s", resource_class, LONGEST_PAUSE_SECONDS, error)
                 await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                 continue
+            lease = None
             try:
                 lease = await self._next(place)
-            except BaseException:
-                self._dispatcher.release(place)
-                raise
+            finally:
+                if lease is None:
+                    self._dispatcher.release(place)
+            if lease is None:
+                continue
             # No await between lease and registration: a cancel in that gap would find no attempt to kill.
             attempt = self._attempts[lease.job_id] = asyncio.create_task(self._attempt(lease, place))
             self._leases[place.worker_id] = lease
             attempt.add_done_callback(lambda attempt, lease=lease, place=place: self._ended(attempt, lease, place))
             self._waiters.announce(lease.job_id)
 
-    async def _next(self, place: Place) -> Lease:
+    async def _next(self, place: Place) -> Lease | None:
+        """The next job for a place, whenever it comes; None when the place was lost meanwhile."""
         while True:
             await self._prove_runner()
+            if not await self._dispatcher.still_usable(place):
+                return None
             arrival, classes = self._arrival, self._classes(place)
             lease = await self._patiently(lambda store, classes=classes: store.lease(place.worker_id, classes))
             if lease is not None:

@@ -7,15 +7,14 @@ supervisor's pipe closes. Then the folders of the runs are removed. A container 
 
 import contextlib
 import logging
-import re
 import secrets
-import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from openmle_gym.errors import ConfigError, RunnerUnavailable
+from openmle_gym.isolation.disk import unmount_below
 from openmle_gym.isolation.workspace import remove_tree
 
 from sandbox_service.dispatch.local import SERVICE_LABEL
@@ -76,21 +75,13 @@ def fresh_work_dir(named: Path | str) -> Path:
                 f"work_dir={folder}: holds {left[0].name}, which is not of this service; name another folder"
             )
         mark.touch()
-        for mount in _mounts_below(folder):
-            subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+        unmount_below(folder)  # before anything is removed: what is mounted may not be ours
         for path in left:
             _remove(path)
     except OSError as error:
         raise ConfigError(f"work_dir={folder}: {error}") from error
     tempfile.tempdir = str(folder)
     return folder
-
-
-def _mounts_below(folder: Path) -> list[str]:
-    """Mount points, innermost first: removing what is below one would remove what is not ours."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        points = [re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in lines]
-    return sorted((point for point in points if folder in Path(point).parents), reverse=True)
 
 
 def _remove(path: Path) -> None:

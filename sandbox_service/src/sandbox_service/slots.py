@@ -117,6 +117,11 @@ class Slots:
                 return Slot(slot_id=slot_id, resource_type=resource_type, gpu=self._gpus.grant(gpu))
             self._settle(slot_id)
 
+    async def still_usable(self, slot: Slot) -> bool:
+        """Whether a slot that was handed out, and on which nothing has run since, is as it was then."""
+        gpu = self._gpu_of.get(slot.slot_id)
+        return gpu is None or self._gpus is None or await asyncio.to_thread(self._gpus.trouble, gpu) is None
+
     def release(self, slot: Slot) -> None:
         """Gives a slot back, when no process of its job is alive. At once for a CPU; a GPU has to settle first."""
         if slot.gpu is not None:

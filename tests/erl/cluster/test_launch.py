@@ -39,6 +39,13 @@ def test_synchronous_on_one_node_shares_all_gpus():
     assert all("--enable-memory-saver" in process.command for process in found.placement.of("rollout"))
 
 
+def test_engines_record_their_routing_where_the_trainer_replays_it():
+    replaying = prepared("async_1node", training=("trainer.replay_routing=true",))
+    assert all("--enable-return-routed-experts" in process.command for process in replaying.placement.of("rollout"))
+    plain = prepared("async_1node")
+    assert not any("--enable-return-routed-experts" in process.command for process in plain.placement.of("rollout"))
+
+
 def test_asynchronous_on_two_nodes_has_a_node_each():
     found = prepared("async_2node")
     assert places(found, "trainer") == [(0, (gpu,)) for gpu in range(8)]

@@ -97,9 +97,9 @@ def test_equal_prompts_are_read_once_and_drawn_apart(model):
     reads: list[int] = []
     generator = Generator(model)
     forward = generator._forward
-    generator._forward = lambda ids, mask, positions, keep: (
+    generator._forward = lambda ids, mask, positions, keep, *, record: (
         reads.append(len(ids)),
-        forward(ids, mask, positions, keep),
+        forward(ids, mask, positions, keep, record=record),
     )[1]
     done = run(generator, group)
     assert reads[0] == 1  # one row for the twenty of them

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
-from openmle_erl.engines.protocols import Finish, GenerateRequest, PauseMode, Sampling
+from openmle_erl.engines.protocols import Finish, GenerateRequest, PauseMode, RoutingShape, Sampling
 from openmle_erl.engines.sglang import SGLangEngine
 from openmle_gym.errors import ConfigError, InfrastructureError, ModelUnavailable
 from pydantic import SecretStr
@@ -78,6 +79,54 @@ async def test_a_refusal_within_a_reply_is_not_repeated():
 async def test_a_reply_that_does_not_add_up_is_no_sample(changes):
     with pytest.raises(ModelUnavailable):
         await generate(reply(**changes))
+
+
+ROUTED = replace(REQUEST, routing=RoutingShape(layers=2, experts=2))
+# Three of four tokens (the last was not read), two layers, two experts: int32, little-endian, in base64.
+EXPERTS = [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[127, 0], [1, 2]]]
+WRITTEN = "AAAAAAEAAAACAAAAAwAAAAQAAAAFAAAABgAAAAcAAAB/AAAAAAAAAAEAAAACAAAA"
+
+
+async def generate_routed(body: dict[str, object], asked: GenerateRequest = ROUTED):
+    bodies: list[dict[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, json=body)
+
+    async with engine_of(answer) as engine:
+        return await engine.generate(asked), bodies[0]
+
+
+async def test_experts_are_asked_for_and_read_where_they_are_wanted():
+    generation, body = await generate_routed(reply(routed_experts=WRITTEN))
+    assert body["return_routed_experts"] is True
+    assert generation.experts_NLK is not None
+    assert generation.experts_NLK.tolist() == EXPERTS
+    unwanted, body = await generate_routed(reply(routed_experts=WRITTEN), REQUEST)
+    assert "return_routed_experts" not in body
+    assert unwanted.experts_NLK is None
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (WRITTEN[:-16], "9 numbers, not 3 tokens x 2 layers x 2 experts"),
+        ("/////w" + WRITTEN[6:], "from -1 to 127"),
+        ("AA!", "routed_experts"),
+    ],
+    ids=["a token short", "no expert", "not base64"],
+)
+async def test_experts_that_do_not_add_up_are_no_sample(written, message):
+    with pytest.raises(ModelUnavailable, match=message):
+        await generate_routed(reply(routed_experts=written))
+
+
+async def test_a_server_that_records_no_experts_is_no_engine_for_them_but_may_abort():
+    with pytest.raises(ConfigError, match="--enable-return-routed-experts"):
+        await generate_routed(reply())
+    aborted, _ = await generate_routed(reply(finish_reason={"type": "abort", "message": "paused"}))
+    assert aborted.experts_NLK is None
 
 
 async def test_weights_that_somebody_else_named_are_no_version_of_ours():

@@ -234,6 +234,12 @@ def test_evaluation_stands_apart_and_stalls_nothing(tmp_path: Path) -> None:
     evaluations = [record for record in training.sink.records if "eval/valid" in record]
     assert [record["eval/step"] for record in evaluations] == [2, 4]
     assert all(record["eval/samples"] == 3 for record in evaluations)
+    for number, record in enumerate(evaluations):  # the weights of its step and, asynchronously, perhaps later ones
+        names = [card.model for card in store.cards(run_id="run-eval")][3 * number : 3 * number + 3]
+        seen = [[int(version) for version in name.removeprefix("policy v").split("-")] for name in names]
+        assert record["eval/version/oldest"] == min(map(min, seen)) == record["eval/step"]
+        assert record["eval/version/newest"] == max(map(max, seen)) >= record["eval/step"]
+        assert record["eval/version/mixed"] == pytest.approx(sum(len(each) > 1 for each in seen) / 3)
 
 
 def test_a_run_that_is_told_to_stop_ends_after_its_step_and_goes_on_later(tmp_path: Path) -> None:

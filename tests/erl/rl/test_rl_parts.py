@@ -1,15 +1,18 @@
 """Operators, parents, the breaker, the completion rule and rewards of a group."""
 
+import asyncio
 import random
+import zlib
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
-from erl.rl.rl_fakes import task
+from erl.rl.rl_fakes import Engine, make_run, task
 from hypothesis import given
 from hypothesis import strategies as st
-from openmle_erl.engines.protocols import Finish, VersionSpan
+from openmle_erl.engines.protocols import Finish, GenerateRequest, Generation, RoutingShape, VersionSpan
 from openmle_erl.rewards.batches import ScoreRecord
 from openmle_erl.rewards.presets import PAPER, ROBUST
 from openmle_erl.rl.breaker import Breaker, BreakerConfig
@@ -26,7 +29,9 @@ from openmle_erl.rl.groups import (
 )
 from openmle_erl.rl.moves import choose_operator
 from openmle_erl.rl.parents import Population
-from openmle_erl.rl.samples import Fate, Member, Rolled, unpacked
+from openmle_erl.rl.rollout import joined
+from openmle_erl.rl.samples import Fate, Member, Rolled, training_sample, unpacked
+from openmle_erl.rl.simulation import VirtualLoop
 from openmle_gym.errors import ConfigError
 from openmle_gym.experience import ExperienceCard, Selection
 from openmle_gym.jobs import Outcome
@@ -313,6 +318,74 @@ def test_a_reply_comes_back_from_disk_as_it_was() -> None:
         2.5,
         1,
     )
+    assert again.experts_NLK is None
+
+
+def test_recorded_experts_come_back_from_disk_and_go_to_the_trainer() -> None:
+    experts = np.arange(5 * 2 * 3, dtype=np.int16).reshape(5, 2, 3)
+    rolled = Rolled(
+        reply_ids=(7, 8),
+        logprobs_T=np.array([-0.5, -0.25], np.float32),
+        spans=(VersionSpan(0, 0, 2),),
+        finish=Finish.STOP,
+        experts_NLK=experts,
+    )
+    again = unpacked(rolled.packed())
+    np.testing.assert_array_equal(again.experts_NLK, experts)
+    np.testing.assert_array_equal(again.logprobs_T, rolled.logprobs_T)
+    sample = training_sample(Member(attempt=3, rolled=again), (1, 2, 3, 4), 0.5)
+    np.testing.assert_array_equal(sample.experts_NLK, experts)
+
+
+def test_a_reply_of_a_run_before_experts_were_recorded_is_read() -> None:
+    head = b'[1, [[2, 0, 1]], "stop", 1.5, 0]\n'
+    body = np.array([9], np.int32).tobytes() + np.array([-0.5], np.float32).tobytes()
+    again = unpacked(zlib.compress(head + body))
+    assert (again.reply_ids, again.logprobs_T.tolist(), again.spans) == ((9,), [-0.5], ((2, 0, 1),))
+    assert again.experts_NLK is None
+
+
+def test_a_continuation_s_experts_are_those_of_the_whole() -> None:
+    def part(ids: tuple[int, ...], experts: int | None) -> Generation:
+        return Generation(
+            request_id="",
+            token_ids=ids,
+            logprobs_T=np.zeros(len(ids), np.float32),
+            finish=Finish.ABORT,
+            spans=(VersionSpan(0, 0, len(ids)),),
+            experts_NLK=None if experts is None else np.zeros((experts, 2, 2), np.int16),
+        )
+
+    nothing = Rolled(reply_ids=(), logprobs_T=np.zeros(0, np.float32), spans=(), finish=Finish.LENGTH)
+    first = joined(nothing, part((1, 2), 4))  # a prompt of three tokens, and one of two
+    second = joined(first, part((3, 4, 5), 7))  # its prompt is of five
+    assert second.reply_ids == (1, 2, 3, 4, 5)
+    assert second.experts_NLK is not None
+    assert len(second.experts_NLK) == 3 + 5 - 1
+    assert joined(first, part((), None)).experts_NLK is None
+
+
+@pytest.mark.parametrize("routing", [None, RoutingShape(layers=2, experts=2)])
+def test_training_s_requests_ask_for_experts_and_evaluation_s_do_not(
+    tmp_path: Path, routing: RoutingShape | None
+) -> None:
+    asked: list[RoutingShape | None] = []
+
+    def tokens(request: GenerateRequest) -> Sequence[int]:
+        asked.append(request.routing)
+        return (1, 2, 3)
+
+    async def both() -> None:
+        training = make_run(tmp_path / "run", engine=Engine(tokens=tokens))
+        road = training.pool.road
+        road.routing = routing
+        group = group_of(Member(attempt=0))
+        for purpose in ("train", "eval"):
+            await road.generate(group, group.members[0], purpose=purpose)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(both())
+    assert asked == [routing, None]
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,22 @@ def test_references_are_read_from_json_and_from_json_lines(tmp_path: Path) -> No
         read_references(tmp_path / "none.json")
 
 
+@pytest.mark.parametrize("score", ["NaN", "Infinity", "null", "true", '"0.5"', "1" + "0" * 400])
+def test_a_reference_that_nothing_could_beat_is_refused_by_task_or_line(score: str, tmp_path: Path) -> None:
+    (tmp_path / "map.json").write_text(f'{{"toy": {score}}}')
+    (tmp_path / "lines.jsonl").write_text(f'{{"task": "toy", "score": {score}}}\n')
+    with pytest.raises(ConfigError, match=r"map\.json: toy: must be a finite number"):
+        read_references(tmp_path / "map.json")
+    with pytest.raises(ConfigError, match=r"lines\.jsonl:1: must be a finite number"):
+        read_references(tmp_path / "lines.jsonl")
+
+
+def test_references_that_are_no_text_are_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.json").write_bytes(b'{"caf\xe9": 1}')
+    with pytest.raises(ConfigError, match=r"latin\.json: 'utf-8'"):
+        read_references(tmp_path / "latin.json")
+
+
 def test_without_a_tokenizer_the_token_filter_is_off_and_rejects_nothing() -> None:
     """The release's shipped profile had the filter on and no tokenizer: every sample was rejected, 32 of 32."""
     assert baseline_drop(card(0, 0.9), facts(), FilterConfig(), tokens=None) is None

@@ -94,6 +94,66 @@ def test_parquet_is_audited_as_json_lines_are(tmp_path: Path, capsys: pytest.Cap
     assert (code, report["rows"], report["programs"]) == (0, 2, {"program": 1, "no_code": 1})
 
 
+def test_an_audit_of_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = audited(write_lines(tmp_path / "empty.jsonl", []), capsys)
+    assert (code, report["rows"], report["problems"]) == (1, 0, {})
+
+
+def test_hostile_rows_are_problems_and_their_quotes_are_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line(row_id: str, number: int) -> str:
+        question, reply = {"role": "user", "content": f"q{number}"}, {"role": "assistant", "content": f"a{number}"}
+        return f'{{"id": {row_id}, "messages": {json.dumps([question, reply])}}}'
+
+    rows = [
+        line("true", 1),
+        '{"id": "b", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "\\ud83d"}]}',
+        line("[" * 900 + "]" * 900, 3),
+        "[" * 100_000,
+        line("9" * 5000, 5),
+        line(f'"{"x" * 5000}"', 6),
+        line(f'"{"x" * 5000}"', 7),
+        b"\xff\xfe\x00".decode("latin-1"),
+    ]
+    path = tmp_path / "hostile.jsonl"
+    path.write_bytes("".join(row + "\n" for row in rows).encode("latin-1"))
+    code, report = audited(path, capsys)
+    assert (code, report["rows"]) == (1, 8)
+    assert [(problem["row"], problem["kind"]) for problem in report["first_problems"]] == [
+        (1, "no_id"),
+        (2, "bad_message"),
+        (3, "no_id"),
+        (4, "not_an_object"),
+        (5, "not_an_object"),
+        (7, "id_twice"),
+        (8, "not_an_object"),
+    ]
+    assert "lone surrogate" in report["first_problems"][1]["detail"]
+    assert max(len(problem["detail"]) for problem in report["first_problems"]) == 200
+
+
+def test_parquet_that_cannot_be_read_is_named_and_other_columns_are_not_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    messages = pa.array([row["messages"] for row in RELEASED])
+    never = pa.array([2**62, 0], pa.timestamp("us"))  # a time that no Python object can stand for
+    parquet.write_table(pa.table({"id": ["a", "b"], "messages": messages, "at": never}), tmp_path / "t.PARQUET")
+    code, report = audited(tmp_path / "t.PARQUET", capsys)
+    assert (code, report["rows"], report["programs"]) == (0, 2, {"program": 1, "no_code": 1})
+
+    offsets = pa.array([0, 2, 3], pa.int32()).buffers()[1]
+    broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"\xff\xfea")])
+    parquet.write_table(pa.table({"id": broken, "messages": messages}), tmp_path / "bad.parquet")
+    parquet.write_table(pa.table({"id": ["a", "b"], "messages": messages}), tmp_path / "cut.parquet")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "cut.parquet").read_bytes()[:-20])
+    for name in ("bad.parquet", "cut.parquet"):
+        assert main(["sft-data", "audit", str(tmp_path / name)]) == 2
+        assert f"{name}: after row 0: " in capsys.readouterr().err
+
+
 def test_misuse_ends_with_2_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, complaint in [
         (["collect", "out=x", "tasks=[nowhere]"], "tasks: nowhere: no task package there"),

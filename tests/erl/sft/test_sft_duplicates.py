@@ -1,6 +1,7 @@
 """Equal and nearly equal examples, and reserved tasks."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,15 @@ def test_a_text_is_its_own_nearest_near_duplicate(words: list[str]) -> None:
     assert twin.similarity == 1.0
 
 
+def test_the_first_of_equal_texts_stands_for_all_of_them() -> None:
+    index = MinHashIndex(0.9)
+    texts = ["one two three four five six", "seven eight nine ten eleven twelve"]
+    assert [index.add(f"{number}", texts[number % 2]) for number in range(2)] == [None, None]
+    for number in range(2, 2000):
+        assert index.add(f"{number}", texts[number % 2]) == (f"{number % 2}", f"{number}", 1.0)
+    assert sum(len(numbers) for table in index._bands for numbers in table.values()) == 2 * 32
+
+
 def test_empty_texts_have_no_runs_and_overlap_with_nothing() -> None:
     assert word_runs(" ...\n") == frozenset()
     assert overlap(word_runs(""), word_runs("a b c")) == 0.0
@@ -112,6 +122,13 @@ def test_a_reserved_description_is_found_where_no_heading_marks_it() -> None:
     assert drop_of(chat(f"Here is what to do. {DESCRIPTION} Good luck!")) is Drop.RESERVED_EXACT
 
 
+@pytest.mark.parametrize("filler", ["\n", "\n-", "# Task\n\n", "Task Description\n", "-"])
+def test_a_prompt_of_fillers_is_read_in_one_pass(filler: str) -> None:
+    began = time.process_time()
+    assert task_text([Message(role="user", content="a" + filler * 50_000 + "b")])
+    assert time.process_time() - began < 2.0  # tried from every line anew, it is minutes
+
+
 def test_another_task_is_not_taken_for_a_reserved_one() -> None:
     other = "Classify the photographs of birds by species. " + " ".join(WORDS)
     assert drop_of(released(other)) is None
@@ -155,6 +172,12 @@ def test_a_reserved_task_without_a_description_is_an_error_and_no_silent_miss(li
         read_reserved(ReservedConfig(tasks=[str(tmp_path / "reserved.jsonl")]))
     with pytest.raises(ConfigError, match="no task package there"):
         read_reserved(ReservedConfig(tasks=[str(tmp_path / "nowhere")]))
+
+
+def test_a_list_of_reserved_tasks_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.jsonl").write_bytes(b'{"task": "caf\xe9", "description": "d"}')
+    with pytest.raises(ConfigError, match=r"latin\.jsonl: 'utf-8'"):
+        read_reserved(ReservedConfig(tasks=[str(tmp_path / "latin.jsonl")]))
 
 
 @given(st.text(max_size=200))

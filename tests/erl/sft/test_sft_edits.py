@@ -86,6 +86,23 @@ def test_a_rename_or_a_comment_does_not_defeat_the_check_for_unchanged_code(how:
     assert uninstructive(step, [parent]) is Drop.COSMETIC_EDIT
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = " + " + ".join(["1"] * 2000),
+        "x = " + "-" * 2000 + "1",
+        "x = frame" + ".copy()" * 1000,
+        "if x == 0:\n    y = 0\n" + "".join(f"elif x == {n}:\n    y = {n}\n" for n in range(500)),
+    ],
+    ids=["sum", "minus", "calls", "elif"],
+)
+def test_a_program_that_nests_as_deep_as_it_is_long_is_compared_by_its_lines(source: str) -> None:
+    assert canonical(source + "\n# more\n") == canonical(source)
+    assert canonical(source, mask_seeds=True, mask_numbers=True) != canonical(source + "\nz = 2\n")
+    assert inheritance(source, [], source + "\nz = 2\n").share == 1.0
+    assert not only_downscales(source, "x = 1\n")
+
+
 def test_a_crossover_that_repeats_one_of_its_parents_is_a_copy() -> None:
     parents = [card(0, 1.0, source=PROGRAM), card(1, 2.0, source=SUBSTANTIAL["a column"])]
     copy = card(2, 1.0, operator=Operator.CROSSOVER, parents=(0, 1), source=COSMETIC["names"])

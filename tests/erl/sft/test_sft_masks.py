@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
-from erl.sft.sft_make import CharTokenizer
+from erl.sft.sft_make import CharTokenizer, card
 from hypothesis import given
 from hypothesis import strategies as st
 from openmle_erl.sft.masks import learnt_texts, mask_conversation
-from openmle_erl.sft.messages import reply_text, split_thinking
+from openmle_erl.sft.messages import conversation, reply_text, split_thinking
 from openmle_erl.sft.tokens import TransformersTokenizer, check_counts, count_tokens
-from openmle_gym.chat import Message
+from openmle_gym.chat import Completion, Message
 from openmle_gym.errors import ConfigError
 from openmle_gym.program import parse_reply
 
@@ -164,3 +164,12 @@ def test_thinking_is_split_off_with_both_tags_or_the_closing_one_alone() -> None
     assert split_thinking("<think>\na\n</think>\n\nb") == ("a", "b")
     assert split_thinking("a\n</think>\n\nb") == ("a", "b")
     assert split_thinking("b") == ("", "b")
+
+
+def test_thinking_that_holds_tags_is_learnt_whole_and_not_cut_at_them() -> None:
+    reply = Completion(text="", reasoning="One <think> two </think> three")
+    messages = conversation([Message(role="user", content="q")], card(1, 1.0), reply)
+    assert split_thinking(messages[-1].content).thinking == "One  two  three"
+    tokenizer = CharTokenizer()
+    learnt = learnt_texts(tokenizer, mask_conversation(tokenizer, messages))
+    assert learnt == [messages[-1].content + "<|im_end|>"]

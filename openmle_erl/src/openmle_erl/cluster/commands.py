@@ -73,7 +73,8 @@ def prepare(overrides: Sequence[str], training_overrides: Sequence[str]) -> Prep
         known = ["tasks=[]", f"run_dir={UNSET}", *known]
     training = load_config(RLConfig, config.profile, configs=CONFIGS, overrides=known)
     checked = check(config, training, read_model(config))
-    return Prepared(config, training, checked, place(config, context_tokens=training.context_tokens))
+    placement = place(config, context_tokens=training.context_tokens, replay_routing=training.trainer.replay_routing)
+    return Prepared(config, training, checked, placement)
 
 
 def _launch(overrides: Sequence[str], training_overrides: Sequence[str]) -> int:

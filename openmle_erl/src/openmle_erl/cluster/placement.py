@@ -58,8 +58,11 @@ class Placement:
         return tuple(process for process in self.processes if process.role == role)
 
 
-def place(config: LaunchConfig, *, context_tokens: int) -> Placement:
+def place(config: LaunchConfig, *, context_tokens: int, replay_routing: bool = False) -> Placement:
     """Places all processes.
+
+    Args:
+        replay_routing: Whether the engines are to record their routing.
 
     Raises:
         ConfigError: They do not fit the nodes.
@@ -96,7 +99,7 @@ def place(config: LaunchConfig, *, context_tokens: int) -> Placement:
                 number=number,
                 node=node,
                 gpus=gpus,
-                command=_engine_command(config, port, context_tokens),
+                command=_engine_command(config, port, context_tokens, replay_routing),
                 environment=_engine_environment(gpus),
             )
         )
@@ -160,7 +163,7 @@ def _engine_environment(gpus: Sequence[int]) -> dict[str, str]:
     return {**keys, "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
 
 
-def _engine_command(config: LaunchConfig, port: int, context_tokens: int) -> tuple[str, ...]:
+def _engine_command(config: LaunchConfig, port: int, context_tokens: int, replay_routing: bool) -> tuple[str, ...]:
     rollout = config.rollout
     if rollout.engine == "local":
         device = "cuda" if config.nodes.gpus else "cpu"
@@ -179,6 +182,8 @@ def _engine_command(config: LaunchConfig, port: int, context_tokens: int) -> tup
         optional += ["--cuda-graph-bs-decode", *map(str, rollout.graph_batches)]
     if config.colocated:
         optional.append("--enable-memory-saver")
+    if replay_routing:
+        optional.append("--enable-return-routed-experts")
     return (
         *(rollout.python, "-m", "sglang.launch_server"),
         *("--model-path", config.model),

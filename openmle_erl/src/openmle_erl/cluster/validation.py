@@ -116,6 +116,10 @@ def check(config: LaunchConfig, training: RLConfig, model: Model) -> Checked:
         not (config.colocated and config.nodes.gpus and config.rollout.engine == "local"),
         "colocated: the local server does not give its GPU away; use rollout.engine=sglang",
     )
+    held(
+        not training.trainer.replay_routing or model.shape.experts > 0,
+        "trainer.replay_routing: a dense model routes nothing",
+    )
     trainer = rollout = None
     if config.nodes.gpus:
         trainer = _check_trainer_memory(config, training, model, parallel, held)

@@ -6,9 +6,10 @@ joins is written, a row that leaves is overwritten by the last one, and nothing 
 All of `Generator` belongs to one thread. Its numbers do not depend on who shares the batch, up to rounding: each request
 draws from random numbers of its own.
 
-Shape suffixes: _B running requests, _V the vocabulary, _L positions.
+Shape suffixes: _B running requests, _V the vocabulary, _P positions, _L layers with experts, _K experts of a token.
 """
 
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from openmle_gym.errors import ConfigError
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 
+from openmle_erl.engines import routing
 from openmle_erl.engines.protocols import Finish, GenerateRequest, Generation, PauseMode, VersionSpan
 from openmle_erl.engines.sampling import Choice, choose_tokens
 
@@ -99,6 +101,8 @@ class _Sequence:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
+    experts: list[np.ndarray] = field(default_factory=list)
+    """[tokens, layers, experts of a token] each, where they are wanted: of the tokens that were read, in order."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -132,6 +136,7 @@ class _Sequence:
                 logprobs_T=np.asarray(self.logprobs, dtype=np.float32),
                 finish=finish,
                 spans=tuple(self.spans),
+                experts_NLK=np.concatenate(self.experts) if self.experts else None,
             )
         )
 
@@ -242,15 +247,22 @@ class Generator:
             rows.setdefault(tokens, []).append(self._waiting.popleft())
             taken += 1
         start = len(self._running)
-        logits_BV = self._read(list(rows), start, copies=taken - len(rows))
+        record = any(each.request.routing for group in rows.values() for each in group)
+        logits_BV, experts_BPLK = self._read(list(rows), start, copies=taken - len(rows), record=record)
+        if experts_BPLK is not None:
+            for experts_PLK, (tokens, group) in zip(experts_BPLK, rows.items(), strict=True):
+                for each in group:
+                    each.experts = [experts_PLK[: len(tokens)]] if each.request.routing else []
         repeated = [(place, each) for place, group in enumerate(rows.values()) for each in group[1:]]
         for number, (place, each) in enumerate(repeated):
             self._cache.copy_row(start + place, start + len(rows) + number, each.position + 1)
         self._running += [group[0] for group in rows.values()] + [each for _, each in repeated]
         self._append(torch.cat([logits_BV, logits_BV[[place for place, _ in repeated]]]), start)
 
-    def _read(self, prompts: Sequence[tuple[int, ...]], start: int, *, copies: int) -> torch.Tensor:
-        """[B, V]: logits after each prompt, which is put into a row from `start` on."""
+    def _read(
+        self, prompts: Sequence[tuple[int, ...]], start: int, *, copies: int, record: bool
+    ) -> tuple[torch.Tensor, np.ndarray | None]:
+        """[B, V]: logits after each prompt, which is put into a row from `start` on; and the experts of its tokens."""
         width = max(map(len, prompts))
         device = self.model.device
         ids = torch.tensor([(*each, *[0] * (width - len(each))) for each in prompts], device=device)
@@ -260,8 +272,8 @@ class Generator:
         # What follows a short prompt in its row is not looked at: it is causal, and overwritten before its turn.
         mask = torch.ones((width, width), dtype=torch.bool, device=device).tril()[None, None]
         positions = torch.arange(width, device=device)[None]
-        logits = self._forward(ids, mask.expand(len(prompts), 1, -1, -1), positions, places)
-        return logits[torch.arange(len(prompts), device=device), inverse]
+        logits, experts = self._forward(ids, mask.expand(len(prompts), 1, -1, -1), positions, places, record=record)
+        return logits[torch.arange(len(prompts), device=device), inverse], experts
 
     def _decode(self) -> None:
         device = self.model.device
@@ -270,22 +282,33 @@ class Generator:
         width = -(-(max(each.position for each in self._running) + 1) // BLOCK) * BLOCK
         self._cache.write_tokens(positions_B, width)
         mask = (torch.arange(width, device=device)[None] <= positions_B[:, None])[:, None, None]
-        logits = self._forward(ids, mask, positions_B[:, None], torch.zeros(1, dtype=torch.long, device=device))
+        keep = torch.zeros(1, dtype=torch.long, device=device)
+        record = any(each.request.routing for each in self._running)
+        logits, experts_BPLK = self._forward(ids, mask, positions_B[:, None], keep, record=record)
+        if experts_BPLK is not None:
+            for experts_PLK, each in zip(experts_BPLK, self._running, strict=True):
+                if each.request.routing:
+                    each.experts.append(experts_PLK)
         self._append(logits[:, 0], 0)
 
     def _forward(
-        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor
-    ) -> torch.Tensor:
+        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor, *, record: bool
+    ) -> tuple[torch.Tensor, np.ndarray | None]:
+        """Logits; with `record` the experts of each token, [B, P, L, K]."""
         call: Any = self.model
-        output = call(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            cache=self._cache,
-            use_cache=True,
-            logits_to_keep=keep,
-        )
-        return output.logits.float()
+        with routing.recorded(self.model) if record else contextlib.nullcontext([]) as seen:
+            output = call(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                cache=self._cache,
+                use_cache=True,
+                logits_to_keep=keep,
+            )
+        experts = None
+        if seen:
+            experts = torch.stack(seen, dim=1).reshape(*ids.shape, len(seen), -1).to(torch.int16).cpu().numpy()
+        return output.logits.float(), experts
 
     def _append(self, logits_BV: torch.Tensor, start: int) -> None:
         """Draws a token for each row from `start` on, and lets go of those that ended."""

@@ -35,6 +35,7 @@ from openmle_erl.engines import wire
 from openmle_erl.engines.generator import Generator, load_model
 from openmle_erl.engines.generator_thread import GeneratorThread
 from openmle_erl.engines.protocols import Finish, GenerateRequest, Generation, Sampling
+from openmle_erl.engines.routing_wire import routing_shape
 from openmle_erl.engines.sglang_wire import read_version
 from openmle_erl.engines.weight_group import TensorFacts, open_weight_group, receive_weights
 from openmle_erl.rl.conversation import Budget, TooLong, completion_of, encode_prompt, end_ids, room_for_reply
@@ -89,6 +90,10 @@ class LocalServer:
         self._keys = {False: api_key, True: admin_key}
         model = load_model(folder, device=device)
         self._context_tokens = int(model.config.max_position_embeddings)
+        try:
+            self._routing = routing_shape(folder)
+        except ConfigError:
+            self._routing = None
         ends = model.generation_config.eos_token_id if model.generation_config else model.config.eos_token_id
         self._ends = frozenset([*(ends if isinstance(ends, list) else [ends]), *end_ids(tokenizer)]) - {None}
         self._generator = Generator(model, max_running=max_running)
@@ -156,7 +161,9 @@ class LocalServer:
         if (body.input_ids is None) == (body.text is None):
             raise Refusal(400, "give input_ids or text, for one prompt")
         prompt = body.input_ids if body.input_ids is not None else tuple(self._tokenizer.encode(body.text or ""))
-        wanted = wire.generate_request(body, body.rid or uuid.uuid4().hex, prompt)
+        wanted = wire.generate_request(body, body.rid or uuid.uuid4().hex, prompt, self._routing)
+        if body.return_routed_experts and self._routing is None:
+            raise Refusal(400, "return_routed_experts: this model has not got experts in every layer")
         self._check_length(wanted)
         generation = await self._answer(request, wanted, ends=not body.sampling_params.ignore_eos)
         text = self._tokenizer.decode(generation.token_ids)

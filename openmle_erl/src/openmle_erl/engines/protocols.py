@@ -45,6 +45,15 @@ class VersionSpan(NamedTuple):
     end: int
 
 
+class RoutingShape(NamedTuple):
+    """What a mixture chooses for each token."""
+
+    layers: int
+    """Layers with experts."""
+    experts: int
+    """Of a token, in each layer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How tokens are drawn. The defaults are the paper's for training (spec of RL, 4.1)."""
@@ -65,6 +74,8 @@ class GenerateRequest:
     prompt_ids: tuple[int, ...]
     sampling: Sampling
     seed: int | None = None
+    routing: RoutingShape | None = None
+    """Where it is given, the experts that tokens went through are wanted, of so many layers and experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +90,9 @@ class Generation:
     finish: Finish
     spans: tuple[VersionSpan, ...]
     """They cover all tokens in order; more than one where weights were replaced on the way."""
+    experts_NLK: NDArray[np.int16] | None = None
+    """Where they were wanted: the experts of each token of prompt and reply but the last, which no pass has read. Of a
+    token that was read again (after a pause that retracts), those of the last time. None also where an abort came first."""
 
 
 class RolloutEngine(Protocol):

@@ -1,11 +1,13 @@
 """What SGLang 0.5.23 reads and writes, as far as `sglang` needs it."""
 
 import numpy as np
+from numpy.typing import NDArray
 from openmle_gym.contracts import ForeignContract
 from openmle_gym.errors import ConfigError, InfrastructureError, ModelUnavailable
 from pydantic import JsonValue, ValidationError
 
 from openmle_erl.engines.protocols import Finish, GenerateRequest, Generation, VersionSpan
+from openmle_erl.engines.routing_wire import read_experts
 
 REFUSED = frozenset({400, 413, 422})
 """Statuses of a request that is wrong in itself."""
@@ -45,6 +47,7 @@ class _MetaInfo(ForeignContract):
     output_token_logprobs: tuple[tuple[float, int, str | None], ...] = ()
     weight_version: str | None = None
     weight_versions: tuple[_Span, ...] = ()
+    routed_experts: str | None = None
 
 
 class _Reply(ForeignContract):
@@ -65,7 +68,7 @@ def generate_body(request: GenerateRequest, rid: str) -> dict[str, JsonValue]:
     }
     if request.seed is not None:
         parameters["sampling_seed"] = request.seed
-    return {
+    body: dict[str, JsonValue] = {
         "rid": rid,
         "input_ids": list(request.prompt_ids),
         "sampling_params": parameters,
@@ -73,6 +76,7 @@ def generate_body(request: GenerateRequest, rid: str) -> dict[str, JsonValue]:
         "logprob_start_len": -1,
         "stream": False,
     }
+    return body | {"return_routed_experts": True} if request.routing else body
 
 
 def read_generation(content: bytes, request: GenerateRequest, *, place: str) -> Generation:
@@ -80,7 +84,7 @@ def read_generation(content: bytes, request: GenerateRequest, *, place: str) -> 
 
     Raises:
         ModelUnavailable: The server failed at this request, or the reply is not one to it.
-        ConfigError: The server refuses the request.
+        ConfigError: The server refuses the request, or was asked for experts and does not record them.
     """
     try:
         reply = _Reply.model_validate_json(content)
@@ -108,7 +112,22 @@ def read_generation(content: bytes, request: GenerateRequest, *, place: str) -> 
         logprobs_T=np.asarray([entry[0] for entry in meta.output_token_logprobs], dtype=np.float32),
         finish=reason.type,
         spans=spans,
+        experts_NLK=_experts(reply, request, place=place),
     )
+
+
+def _experts(reply: _Reply, request: GenerateRequest, *, place: str) -> NDArray[np.int16] | None:
+    written = reply.meta_info.routed_experts
+    if request.routing is None or (written is None and reply.meta_info.finish_reason.type is Finish.ABORT):
+        return None
+    if written is None:
+        raise ConfigError(
+            f"{place}: no routed_experts in the answer: an SGLang server records them with --enable-return-routed-experts"
+        )
+    try:
+        return read_experts(written, request.routing, tokens=len(request.prompt_ids) + len(reply.output_ids) - 1)
+    except ValueError as error:
+        raise ModelUnavailable(f"{place}: request {request.request_id}: {error}") from error
 
 
 def read_version(name: str | None) -> int:

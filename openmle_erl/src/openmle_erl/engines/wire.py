@@ -8,7 +8,8 @@ from openmle_gym.chat import Completion, Message
 from openmle_gym.contracts import Contract, ForeignContract
 from pydantic import Field, JsonValue
 
-from openmle_erl.engines.protocols import Finish, GenerateRequest, Generation, PauseMode, Sampling
+from openmle_erl.engines.protocols import Finish, GenerateRequest, Generation, PauseMode, RoutingShape, Sampling
+from openmle_erl.engines.routing_wire import write_experts
 
 ALL_TOKENS = 1 << 30
 """SGLang's default of top_k."""
@@ -46,6 +47,8 @@ class GenerateBody(ForeignContract):
     input_ids: tuple[int, ...] | None = None
     sampling_params: SamplingParams = Field(default_factory=SamplingParams)
     return_logprob: bool = False
+    return_routed_experts: bool = False
+    routed_experts_start_len: Literal[0] = 0
     stream: Literal[False] = False
 
 
@@ -150,6 +153,8 @@ def generate_reply(
         values = generation.logprobs_T.tolist()
         meta["output_token_logprobs"] = [[value, token, None] for value, token in zip(values, ids, strict=True)]
         meta["output_token_logprobs_length"] = len(ids)
+    if generation.experts_NLK is not None:
+        meta["routed_experts"] = write_experts(generation.experts_NLK)
     return {"text": text, "output_ids": [*ids], "meta_info": meta}
 
 
@@ -158,11 +163,21 @@ def version_name(version: int) -> str:
     return str(version) if version else "default"
 
 
-def generate_request(body: GenerateBody, rid: str, prompt: tuple[int, ...]) -> GenerateRequest:
-    """As engines know it."""
+def generate_request(
+    body: GenerateBody, rid: str, prompt: tuple[int, ...], routing: RoutingShape | None
+) -> GenerateRequest:
+    """As engines know it.
+
+    Args:
+        routing: Of the model.
+    """
     parameters = body.sampling_params
     return GenerateRequest(
-        request_id=rid, prompt_ids=prompt, sampling=parameters.sampling(), seed=parameters.sampling_seed
+        request_id=rid,
+        prompt_ids=prompt,
+        sampling=parameters.sampling(),
+        seed=parameters.sampling_seed,
+        routing=routing if body.return_routed_experts else None,
     )
 
 

@@ -60,6 +60,18 @@ class AdvantageSettings:
     epsilon: float = 1e-6
     """Added to the standard deviation of group-normalised advantages."""
 
+    def __post_init__(self) -> None:
+        _check(target_kl=self.target_kl, cap=self.cap, epsilon=self.epsilon)
+
+
+def _check(*, target_kl: float = LOG_2, cap: float | None = None, epsilon: float = 1e-6) -> None:
+    if not 0.0 < target_kl < math.inf:
+        raise ValueError(f"target_kl must be positive and finite, got {target_kl}")
+    if cap is not None and not cap > 0.0:
+        raise ValueError(f"cap must be positive, got {cap}")
+    if not 0.0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon must be finite and not negative, got {epsilon}")
+
 
 class NoSignal(StrEnum):
     """Why all advantages of a group are zero."""
@@ -138,8 +150,10 @@ def entropic_advantages(
         where that is not a floating type), else float64.
 
     Raises:
-        ValueError: Shapes that do not match, or a `target_kl` that is not positive and finite.
+        ValueError: Shapes that do not match, a group id that is NaN, a `target_kl` that is not positive and finite, or
+            a `cap` that is not positive.
     """
+    _check(cap=cap)
     batch = Batch.of(rewards, group_ids)
     weighting = entropic_weighting(batch, target_kl=target_kl, published=published)
     segments, weights = batch.segments, weighting.weights_M
@@ -162,6 +176,7 @@ def group_normalised_advantages(rewards: Any, group_ids: Ids, *, epsilon: float 
 
     Arguments, result and masking are those of `entropic_advantages`.
     """
+    _check(epsilon=epsilon)
     batch = Batch.of(rewards, group_ids)
     segments = batch.segments
     centred = batch.rewards_M - segments.spread(segments.mean(batch.rewards_M))
@@ -198,8 +213,7 @@ class Weighting:
 
 def entropic_weighting(batch: Batch, *, target_kl: float = LOG_2, published: bool = False) -> Weighting:
     """Solves for beta; the arguments are those of `entropic_advantages`."""
-    if not 0.0 < target_kl < math.inf:
-        raise ValueError(f"target_kl must be positive and finite, got {target_kl}")
+    _check(target_kl=target_kl)
     segments = batch.segments
     top = segments.max(batch.rewards_M)
     span = top - segments.min(batch.rewards_M)

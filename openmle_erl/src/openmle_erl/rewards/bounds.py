@@ -68,6 +68,25 @@ def static_limits(
     return StaticLimits(None if best is None else sign * best, None if worst is None else sign * worst)
 
 
+def check_bounds_settings(
+    *, lower_shift: float, min_span: float, window: int | None, span_floor: float, outlier_reach: float | None
+) -> None:
+    """Refuses values of `adaptive_bounds`'s arguments that make no sense.
+
+    Raises:
+        ValueError: Names the argument and the value.
+    """
+    for name, value in (("lower_shift", lower_shift), ("min_span", min_span)):
+        if not 0.0 <= value < math.inf:
+            raise ValueError(f"{name} must be finite and not negative, got {value}")
+    if window is not None and window < 0:
+        raise ValueError(f"window must not be negative, got {window}")
+    if not 0.0 <= span_floor <= 1.0:
+        raise ValueError(f"span_floor must be in [0, 1], got {span_floor}")
+    if outlier_reach is not None and not outlier_reach > 0.0:
+        raise ValueError(f"outlier_reach must be positive, got {outlier_reach}")
+
+
 def adaptive_bounds(
     history: Values,
     group: Values,
@@ -108,8 +127,16 @@ def adaptive_bounds(
         one limit that is known. A lone score without two static limits is in the middle of its bounds.
 
     Raises:
-        ValueError: An unknown mode, limits in the wrong order, or a number of program ids that is not the scores'.
+        ValueError: An unknown mode, limits in the wrong order, a setting that makes no sense, or a number of program
+            ids that is not the scores'.
     """
+    check_bounds_settings(
+        lower_shift=lower_shift,
+        min_span=min_span,
+        window=window,
+        span_floor=span_floor,
+        outlier_reach=outlier_reach,
+    )
     limits = _limits(static_best, static_worst, higher_is_better)
     static = limits if math.isfinite(limits.best - limits.worst) else None
     frontier = _frontier(

@@ -110,16 +110,24 @@ class Batch:
         advantages[self.places_M] = advantages_M
         if not isinstance(rewards, Tensor):
             return advantages
-        return (rewards if rewards.is_floating_point() else rewards.detach().float()).new_tensor(advantages)
+        like = rewards if rewards.is_floating_point() else rewards.detach().float()
+        return like.new_tensor(advantages).nan_to_num()  # the published 1e12 is infinite in half precision
 
 
 def _keys(group_ids: Ids) -> tuple[NDArray[Any], list[Any] | None]:
     """Numbers that sort by group, and the ids they stand for; None where they are the ids themselves."""
-    ids = group_ids.detach().cpu().numpy() if isinstance(group_ids, Tensor) else group_ids
+    ids: Any = group_ids
+    if isinstance(ids, Tensor):
+        ids = (ids.detach().double() if ids.is_floating_point() else ids.detach()).cpu().numpy()
     if isinstance(ids, np.ndarray) and ids.ndim != 1:
         raise ValueError(f"group ids must be one-dimensional, got shape {ids.shape}")
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iub":
         return ids, None
+    if len(ids) and isinstance(ids[0], Tensor):  # tensors hash by identity: each would be a group of its own
+        ids = [member.item() for member in ids]
     codes: dict[Any, int] = {}
     keys = np.fromiter((codes.setdefault(member, len(codes)) for member in ids), dtype=np.intp, count=len(ids))
+    for place, label in enumerate(codes):
+        if label != label:
+            raise ValueError(f"group id {int(np.argmax(keys == place))} is {label!r}, which is equal to nothing")
     return keys, list(codes)

@@ -9,6 +9,7 @@ Lists, numpy arrays and torch tensors are accepted alike; torch itself is never 
 Source: arXiv:2607.28568, appendix B.5, and the public configurations of its release.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -49,9 +50,25 @@ def as_floats(values: Values) -> FloatArray:
     """The values as float64 on the CPU; NaN for None, NaN, infinities and magnitudes of 1e150 and more."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().double().numpy()
-    array = np.array(values, dtype=np.float64)
+    try:
+        with np.errstate(over="ignore"):  # wider floats than ours; what overflows is missing
+            array = np.array(values, dtype=np.float64)
+    except (OverflowError, RuntimeError, TypeError):  # integers of any size; tensors of a graph or of another device
+        array = np.array(_floats(values), dtype=np.float64)
     array[~(np.abs(array) < HUGE)] = np.nan
     return array
+
+
+def _floats(value: Any) -> Any:
+    """A value, or the values of nested sequences, as plain floats."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_floats(each) for each in value]
+    if isinstance(value, Tensor):
+        value = value.detach()
+    try:
+        return math.nan if value is None else float(value)
+    except OverflowError:
+        return math.inf
 
 
 def utilities(scores: Values, *, higher_is_better: bool) -> FloatArray:

@@ -9,6 +9,7 @@
 reward that is NaN or infinite is missing, and that a leaderboard that is needed and not there is an error, not 0.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openmle_erl.rewards.advantages import AdvantageSettings
-from openmle_erl.rewards.bounds import BoundsMode, adaptive_bounds
+from openmle_erl.rewards.bounds import BoundsMode, adaptive_bounds, check_bounds_settings
 from openmle_erl.rewards.mapping import (
     Bounds,
     FloatArray,
@@ -73,6 +74,23 @@ class RewardSettings:
     parent_strategy: ParentStrategy = "base"
     parent_bonus: float = 0.0
     advantages: AdvantageSettings = field(default_factory=AdvantageSettings)
+
+    def __post_init__(self) -> None:
+        check_bounds_settings(
+            lower_shift=self.lower_shift,
+            min_span=self.min_span,
+            window=self.window,
+            span_floor=self.span_floor,
+            outlier_reach=self.outlier_reach,
+        )
+        if not 0.0 < self.alpha < math.inf:
+            raise ValueError(f"alpha must be positive and finite, got {self.alpha}")
+        if self.least_span is not None and not 0.0 < self.least_span < math.inf:
+            raise ValueError(f"least_span must be positive and finite, got {self.least_span}")
+        if not 0.0 <= self.valid_floor <= 1.0:
+            raise ValueError(f"valid_floor must be in [0, 1], got {self.valid_floor}")
+        if not 0.0 <= self.parent_bonus < math.inf:
+            raise ValueError(f"parent_bonus must be finite and not negative, got {self.parent_bonus}")
 
 
 PAPER = RewardSettings(
@@ -173,6 +191,14 @@ def group_rewards(
         raise ValueError("give parent_scores or parent_rewards, not both")
     values, earlier = as_floats(scores), as_floats(history)
     labels = _labels(values, outcomes)
+    parents = None if parent_scores is None else _per_score("parent_scores", parent_scores, values)
+    known_rewards = None if parent_rewards is None else _per_score("parent_rewards", parent_rewards, values)
+    claims = None if claimed is None else _per_score("claimed", claimed, values)
+    if earlier.ndim != 1:
+        raise ValueError(f"history must be one-dimensional, got shape {earlier.shape}")
+    for name, ids, count in (("programs", programs, len(values)), ("history_programs", history_programs, len(earlier))):
+        if ids is not None and len(ids) != count:
+            raise ValueError(f"{name}: {len(ids)} ids for {count} scores")
     own = np.where(np.isin(labels, (SUCCESS, UNCHANGED)), values, np.nan)
     bounds = _bounds(own, earlier, programs, history_programs, task, settings)
 
@@ -182,18 +208,16 @@ def group_rewards(
     base = mapped(own)
     if settings.lone_score_earns_one and np.count_nonzero(~np.isnan(np.concatenate([earlier, own]))) == 1:
         base = np.where(np.isnan(own), np.nan, 1.0)
-    if settings.gap_penalty is not None and claimed is not None:
-        base = apply_gap_penalty(base, claimed, own, penalty=settings.gap_penalty, denominator=task.gap_denominator)
+    if settings.gap_penalty is not None and claims is not None:
+        base = apply_gap_penalty(base, claims, own, penalty=settings.gap_penalty, denominator=task.gap_denominator)
     failed = np.array([FAILURE_REWARD.get(label, FAILURE_REWARD["scoring_failed"]) for label in labels])
     base = np.where((labels == SUCCESS) & ~np.isnan(own), _floored(base, settings), failed)
 
-    if parent_scores is not None:
-        parent_rewards = _floored(mapped(as_floats(parent_scores)), settings)
-    if parent_rewards is None:
-        parent_rewards = np.full(len(base), np.nan)
-    base, rewards = shape_by_parent(
-        base, parent_rewards, strategy=settings.parent_strategy, bonus=settings.parent_bonus
-    )
+    if parents is not None:
+        known_rewards = _floored(mapped(parents), settings)
+    if known_rewards is None:
+        known_rewards = np.full(len(base), np.nan)
+    base, rewards = shape_by_parent(base, known_rewards, strategy=settings.parent_strategy, bonus=settings.parent_bonus)
     lost = np.nan if settings.mask_infrastructure else 0.0
     return GroupRewards(
         rewards=np.where(labels == INFRASTRUCTURE, lost, rewards),
@@ -201,6 +225,14 @@ def group_rewards(
         progress=_progress(own, task),
         bounds=bounds,
     )
+
+
+def _per_score(name: str, given: Values, scores: FloatArray) -> FloatArray:
+    """The values as floats, checked to be one for each score: numpy would stretch a single one over them all."""
+    values = as_floats(given)
+    if values.shape != scores.shape:
+        raise ValueError(f"{name}: shape {values.shape} for {len(scores)} scores")
+    return values
 
 
 def _labels(scores: FloatArray, outcomes: Sequence[str] | None) -> NDArray[np.str_]:

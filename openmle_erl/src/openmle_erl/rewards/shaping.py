@@ -3,6 +3,7 @@
 Source: the public configurations of arXiv:2607.28568's release; operator shaping and its bonus are not in the paper.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from openmle_erl.rewards.mapping import FloatArray, Values, as_floats
+from openmle_erl.rewards.mapping import HUGE, FloatArray, Values, as_floats
 
 SUCCESS = "success"
 UNCHANGED = "unchanged"
@@ -52,6 +53,9 @@ class GapPenalty:
     def __post_init__(self) -> None:
         if not self.tolerance > 0:
             raise ValueError(f"tolerance must be positive, got {self.tolerance}")
+        for name in ("coefficient", "high_coefficient"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
 
 
 def gap_denominator(*, theoretical_range: float | None = None, leaderboard_range: float | None = None) -> float | None:
@@ -82,14 +86,21 @@ def apply_gap_penalty(
         claimed: The programs' own validation scores, in the metric's units; NaN where there is none.
         graded: The scores that we measured, likewise.
         denominator: See `gap_denominator`.
+
+    Raises:
+        ValueError: A denominator that is not positive.
     """
+    if denominator is not None and not denominator > 0:
+        raise ValueError(f"denominator must be positive, got {denominator}")
     values, own, ours = as_floats(rewards), as_floats(claimed), as_floats(graded)
     scale = np.maximum(np.abs(own), np.abs(ours)) if denominator is None else np.full(values.shape, float(denominator))
-    gap = np.divide(np.abs(own - ours), scale, out=np.zeros_like(scale), where=scale > 0) / penalty.tolerance
-    if penalty.piecewise:
-        lost = penalty.coefficient * np.minimum(gap, 1.0) + penalty.high_coefficient * np.maximum(gap - 1.0, 0.0)
-    else:
-        lost = penalty.coefficient * gap
+    with np.errstate(over="ignore"):  # any penalty above 1 takes all
+        gap = np.divide(np.abs(own - ours), scale, out=np.zeros_like(scale), where=scale > 0) / penalty.tolerance
+        gap = np.minimum(gap, HUGE)
+        if penalty.piecewise:
+            lost = penalty.coefficient * np.minimum(gap, 1.0) + penalty.high_coefficient * np.maximum(gap - 1.0, 0.0)
+        else:
+            lost = penalty.coefficient * gap
     known = ~np.isnan(own) & ~np.isnan(ours) & (values > 0)
     return np.where(known, values * np.maximum(0.0, 1.0 - lost), values)
 

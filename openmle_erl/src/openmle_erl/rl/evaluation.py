@@ -6,6 +6,7 @@ be replaced while it generates, so what it reports says which versions it saw.
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ from openmle_erl.engines.protocols import Sampling
 from openmle_erl.rl.conversation import TooLong
 from openmle_erl.rl.groups import Group
 from openmle_erl.rl.report import mean
-from openmle_erl.rl.rollout import LearnTask, Road
+from openmle_erl.rl.rollout import LearnTask, Road, policy_versions
 from openmle_erl.rl.samples import Member
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,8 @@ class Evaluation:
 
         Returns:
             By name: shares of outcomes, progress on fixed bounds, share of the leaderboard beaten, samples that machinery
-            lost, versions.
+            lost, the oldest and newest version of the weights that made a token, and the share of replies that more than
+            one made.
         """
         count = self._config.samples
         numbered = [
@@ -125,6 +127,7 @@ class Evaluation:
             self._tasks[card.task].scoring.standing(card.validation.value if card.validation else None)
             for card in cards
         ]
+        versions = [version for card in cards for version in policy_versions(card.model)]
         return {
             "eval/step": step,
             "eval/samples": len(cards),
@@ -132,6 +135,9 @@ class Evaluation:
             "eval/valid": mean([float(card.valid) for card in cards]),
             "eval/progress": mean([standing.progress for standing in standings]),
             "eval/percentile": mean([standing.percentile for standing in standings]),
+            "eval/version/oldest": min(versions, default=math.nan),
+            "eval/version/newest": max(versions, default=math.nan),
+            "eval/version/mixed": mean([float(len(set(policy_versions(card.model))) > 1) for card in cards]),
             **{
                 f"eval/outcome/{outcome}": mean([float(card.outcome is outcome) for card in cards])
                 for outcome in Outcome

@@ -51,8 +51,10 @@ class Experience:
         return cards
 
     def write(self, card: ExperienceCard) -> None:
-        """Puts a card on disk; from now on its program is not run again."""
-        self._store.append(card)
+        """Puts a card on disk; from now on its program is not run again. As of the queue beside it, the end of this process
+        loses nothing; a loss of power may lose the last, with what the queue says of them."""
+        with self._store.unsynced():
+            self._store.append(card)
         self._know(card)
 
     def _know(self, card: ExperienceCard) -> None:

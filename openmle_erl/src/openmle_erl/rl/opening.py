@@ -32,6 +32,7 @@ from pydantic import JsonValue, SecretStr, ValidationError
 from openmle_erl import __version__
 from openmle_erl.engines.protocols import RolloutEngine, Trainer
 from openmle_erl.engines.router import Router
+from openmle_erl.engines.routing_wire import routing_shape
 from openmle_erl.engines.serve import ADMIN_KEY, API_KEY
 from openmle_erl.engines.sglang import SGLangEngine
 from openmle_erl.rewards.bounds import static_limits
@@ -120,6 +121,7 @@ async def open_training(
             memory=config.memory,
             prompt=config.prompt,
             sampling=config.sampling.sampling(),
+            routing=routing_shape(Path(config.model)) if config.trainer.replay_routing else None,
         )
         pool = Pool(
             road=road,

@@ -22,7 +22,15 @@ from openmle_gym.program import program_id
 from openmle_gym.prompts import PromptConfig, PublicTask, Surroundings, build_prompt
 from openmle_gym.review import Reviewer
 
-from openmle_erl.engines.protocols import Finish, GenerateRequest, Generation, RolloutEngine, Sampling, VersionSpan
+from openmle_erl.engines.protocols import (
+    Finish,
+    GenerateRequest,
+    Generation,
+    RolloutEngine,
+    RoutingShape,
+    Sampling,
+    VersionSpan,
+)
 from openmle_erl.rl.conversation import Budget, Prompt, TooLong, completion_of, encode_prompt, end_ids, room_for_reply
 from openmle_erl.rl.experience import Experience
 from openmle_erl.rl.groups import Group, Scoring
@@ -130,6 +138,8 @@ class Road:
     memory: MemoryConfig
     prompt: PromptConfig
     sampling: Sampling
+    routing: RoutingShape | None = None
+    """Where the trainer replays the engine's routing: of the model; training's requests ask for it."""
 
     def __post_init__(self) -> None:
         self._running: dict[tuple[str, str], asyncio.Future[None]] = {}
@@ -197,6 +207,7 @@ class Road:
                 prompt_ids=group.prompt.ids + kept.reply_ids,
                 sampling=replace(sampling, max_new_tokens=left, stop_token_ids=self.dialogue.ends),
                 seed=seeded(self.seed, purpose, member.attempt, restarts),
+                routing=self.routing if purpose == "train" else None,
             )
             reply = joined(kept, await self.engine.generate(request))
             if reply.finish is not Finish.ABORT:
@@ -245,8 +256,7 @@ class Road:
             finish=rolled.finish,
             spans=rolled.spans,
         )
-        versions = "-".join(dict.fromkeys(str(span.version) for span in rolled.spans))
-        return self.dialogue.completion(prompt, generation, model=f"policy v{versions}", seconds=rolled.seconds)
+        return self.dialogue.completion(prompt, generation, model=policy_name(rolled.spans), seconds=rolled.seconds)
 
 
 class _Answering:
@@ -279,6 +289,16 @@ class _Answering:
             del running[key]
 
 
+def policy_name(spans: Sequence[VersionSpan]) -> str:
+    """What a card calls the weights that made its reply, such as `policy v3-4`."""
+    return f"policy v{'-'.join(dict.fromkeys(str(span.version) for span in spans))}"
+
+
+def policy_versions(name: str) -> list[int]:
+    """The versions in what `policy_name` gave."""
+    return [int(version) for version in name.removeprefix("policy v").split("-") if version]
+
+
 def result_of(card: ExperienceCard) -> JobResult:
     """The verdict that a card holds, as an executor gives one; nothing was run for it, so it took no time."""
     score = card.validation or card.withheld
@@ -306,6 +326,7 @@ def joined(kept: Rolled, more: Generation) -> Rolled:
         logprobs_T=np.concatenate([kept.logprobs_T, more.logprobs_T]),
         spans=(*kept.spans, *spans),
         finish=more.finish,
+        experts_NLK=more.experts_NLK,  # the continuation's prompt had all that was kept
     )
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from openmle_gym.experience import ExperienceCard
 
 from openmle_erl.engines.protocols import Finish, FloatArray, TrainingSample, VersionSpan
@@ -38,7 +39,7 @@ Duplicate: TypeAlias = Literal["group", "task"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolled:
-    """A reply as the engine gave it. Shape suffix: _T its tokens."""
+    """A reply as the engine gave it. Shape suffixes: _T its tokens; _NLK as in `engines.protocols`."""
 
     reply_ids: tuple[int, ...]
     logprobs_T: FloatArray
@@ -48,25 +49,32 @@ class Rolled:
     """From asking to the last token, restarts included."""
     restarts: int = 0
     """How often a weight update threw it back to its beginning."""
+    experts_NLK: NDArray[np.int16] | None = None
+    """As `TrainingSample` has them."""
 
     def packed(self) -> bytes:
         """For the queue's file; `unpacked` reads it back equal."""
-        head = json.dumps([len(self.reply_ids), self.spans, self.finish, self.seconds, self.restarts]).encode()
+        experts = self.experts_NLK if self.experts_NLK is not None else np.zeros((0, 0, 0), np.int16)
+        length = len(self.reply_ids)
+        head = json.dumps([length, self.spans, self.finish, self.seconds, self.restarts, experts.shape]).encode()
         ids = np.array(self.reply_ids, dtype=np.int32).tobytes()
-        return zlib.compress(head + b"\n" + ids + self.logprobs_T.astype(np.float32).tobytes(), 1)
+        logprobs = self.logprobs_T.astype(np.float32).tobytes()
+        return zlib.compress(head + b"\n" + ids + logprobs + experts.astype(np.int16).tobytes(), 1)
 
 
 def unpacked(packed: bytes) -> Rolled:
     """Reads what `Rolled.packed` wrote."""
     head, _, body = zlib.decompress(packed).partition(b"\n")
-    length, spans, finish, seconds, restarts = json.loads(head)
+    length, spans, finish, seconds, restarts, *shape = json.loads(head)
+    experts = np.frombuffer(body, dtype=np.int16, offset=8 * length)
     return Rolled(
         reply_ids=tuple(np.frombuffer(body, dtype=np.int32, count=length).tolist()),
-        logprobs_T=np.frombuffer(body, dtype=np.float32, offset=4 * length).copy(),
+        logprobs_T=np.frombuffer(body, dtype=np.float32, offset=4 * length, count=length).copy(),
         spans=tuple(VersionSpan(*span) for span in spans),
         finish=Finish(finish),
         seconds=seconds,
         restarts=restarts,
+        experts_NLK=experts.reshape(shape[0]).copy() if len(experts) else None,  # runs of before have no shape
     )
 
 
@@ -110,4 +118,5 @@ def training_sample(member: Member, prompt_ids: tuple[int, ...], advantage: floa
         loss_mask_T=np.ones(len(member.rolled.reply_ids), dtype=np.bool_),
         rollout_logprobs_T=member.rolled.logprobs_T,
         advantage=advantage,
+        experts_NLK=member.rolled.experts_NLK,
     )

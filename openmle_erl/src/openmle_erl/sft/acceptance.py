@@ -5,6 +5,7 @@ there is one. A policy that can never accept anything of a task is refused befor
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,23 +62,34 @@ def read_references(path: Path | None) -> dict[str, float]:
         return {}
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"acceptance.references: {path}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"acceptance.references: {path}: {error}") from error
     try:
         whole = json.loads(text)
-        if isinstance(whole, dict) and not {"task", "score"} <= set(whole):
-            return {str(task): float(score) for task, score in whole.items()}
     except ValueError:
-        pass  # JSON lines, or a fault that reading by line names
+        whole = None  # JSON lines, or a fault that reading by line names
+    if isinstance(whole, dict) and not {"task", "score"} <= set(whole):
+        return {str(task): _reference(score, f"{path}: {task}") for task, score in whole.items()}
     references: dict[str, float] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
                 entry = json.loads(line)
-                references[str(entry["task"])] = float(entry["score"])
+                references[str(entry["task"])] = _reference(entry["score"], f"{path}:{number}")
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(f'{path}:{number}: expected {{"task": ..., "score": ...}}: {error!r}') from error
     return references
+
+
+def _reference(score: object, place: str) -> float:
+    """A finite number: nothing is better than NaN, so the task could never accept anything."""
+    try:
+        number = float(score) if isinstance(score, int | float) and not isinstance(score, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ConfigError(f"acceptance.references: {place}: must be a finite number, got {score!r:.80}")
+    return number
 
 
 def check_reachable(tasks: Sequence[TaskFacts], config: AcceptanceConfig) -> None:

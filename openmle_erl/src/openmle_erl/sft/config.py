@@ -1,5 +1,6 @@
 """The settings of the corpus pipeline; published values are the defaults where they do not need a tokenizer."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,8 +37,11 @@ class AcceptanceConfig:
         if unknown or not self.medals:
             raise ConfigError(f"acceptance.medals: must be some of {', '.join(MEDALS)}, got {self.medals}")
         for name in ("score_threshold", "reward_threshold"):
-            if self.policy == name and getattr(self, name) is None:
+            value = getattr(self, name)
+            if self.policy == name and value is None:
                 raise ConfigError(f"acceptance.{name}: missing; acceptance.policy={name} needs it")
+            if value is not None and not math.isfinite(value):
+                raise ConfigError(f"acceptance.{name}: must be finite, got {value}")
 
 
 @dataclass
@@ -109,8 +113,10 @@ class CollectConfig:
         if self.quota_with_leaderboard is not None:
             _at_least("quota_with_leaderboard", self.quota_with_leaderboard, 1)
         _at_least("memory_mib", self.memory_mib, 64)
-        if not self.timeout_seconds > 0:
-            raise ConfigError(f"timeout_seconds: must be more than 0, got {self.timeout_seconds}")
+        if self.quota > self.limit:
+            raise ConfigError(f"quota: {self.quota}, but limit is {self.limit}, so it could never be met")
+        if not 0 < self.timeout_seconds < math.inf:
+            raise ConfigError(f"timeout_seconds: must be more than 0 and finite, got {self.timeout_seconds}")
         if self.policy.kind == "none":
             raise ConfigError("policy.kind: somebody must write the Drafts, got 'none'")
 
@@ -199,5 +205,5 @@ class AuditConfig:
 
 
 def _at_least(name: str, value: float, least: float) -> None:
-    if value < least:
+    if not value >= least:
         raise ConfigError(f"{name}: must be at least {least}, got {value}")

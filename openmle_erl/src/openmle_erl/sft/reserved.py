@@ -121,7 +121,11 @@ def read_reserved(config: ReservedConfig) -> Reserved:
 
 def _read_lines(path: Path) -> list[ReservedTask]:
     tasks = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"reserved.tasks: {path}: {error}") from error
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 entry = json.loads(line)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from openmle_evo.budget import ModelCall
 from openmle_evo.protocols import all_seen
 from openmle_evo.reading import RunFacts, read_run
 from openmle_evo.run import FinalReport, Standing
@@ -100,9 +101,21 @@ def _lines(facts: RunFacts) -> list[tuple[str, str]]:
             f"{usage.prompt_tokens:,} prompt, {usage.completion_tokens:,} completion"
             + (" (estimated)" if usage.estimated else ""),
         ),
+        ("Calls", calls_line(facts.calls)),
         ("Outcomes", outcomes or "no attempt has finished yet"),
         ("Report", str(report) if report.is_file() else "not made yet"),
     ]
+
+
+def calls_line(calls: Sequence[ModelCall]) -> str:
+    """Every call of a model by what it was for, notes, reviews and failed ones too."""
+    told = []
+    for purpose in dict.fromkeys(str(call.purpose) for call in calls):
+        own = [call for call in calls if call.purpose == purpose]
+        tokens = sum(call.usage.prompt_tokens + call.usage.completion_tokens for call in own)
+        failed = sum(call.failure is not None for call in own)
+        told.append(f"{len(own)} {purpose} ({tokens:,} tokens{f', {failed} failed' if failed else ''})")
+    return ", ".join(told) or "none"
 
 
 def _test(final: FinalReport | None) -> str:

@@ -1,5 +1,6 @@
 """Runs a prepare.py isolated and brings what it made back, or says how it failed in words that help to mend it."""
 
+import errno
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from openmle_gym.jobs import MIB, Limits
 CHILD = Path(__file__).with_name("prepare_child.py")
 _TAIL_CHARACTERS = 4000
 _LISTED = 40
+_READ_ONLY = f"OSError: [Errno {errno.EROFS}]"  # where the isolation keeps a program from writing at all
 _RUN_FOLDER = re.compile(r"/[^\s'\"]*?openmle-run-\w+/(?:work/|inputs/)?")
 
 
@@ -132,6 +134,10 @@ def _how_it_ended(result: RunResult, limits: Limits) -> tuple[str, str]:
     if result.exit_code is None:
         return "killed", f"The process was ended by signal {result.signal}."
     error = last_error(result.log.text)
+    if error.startswith(_READ_ONLY):
+        if "/inputs/raw/" in error:
+            return "raw_modified", f"prepare() would have changed the raw data, which are read only: {error}"
+        return "wrote_outside", f"prepare() may write below `public` and `private` only: {error}"
     return error.partition(":")[0].rpartition(".")[2] or "failed", f"prepare() failed: {error}"
 
 

@@ -11,8 +11,8 @@ from openmle_gym.check.finding import Finding, error, warning
 from openmle_gym.check.probe_result import ProbeResult, ProbeRun
 from openmle_gym.check.subject import Subject
 from openmle_gym.errors import PackageError
-from openmle_gym.grading import CHILD, hidden_answers, prediction_column
-from openmle_gym.grading_tables import pack, text_column
+from openmle_gym.grading import CHILD, answer_columns, hidden_answers, prediction_column
+from openmle_gym.grading_tables import pack
 from openmle_gym.isolation.runner import INPUTS, PYTHON, Runner, RunSpec
 from openmle_gym.jobs import GRADING_LIMITS
 from openmle_gym.submission import validate_submission
@@ -34,14 +34,14 @@ async def probe_metric(subject: Subject, runner: Runner) -> ProbeResult:
     package = subject.package
     assert package is not None
     hidden = await asyncio.to_thread(hidden_answers, package)
-    manifest, answers = package.manifest, package.answers
-    if len(answers) < 2:
-        raise PackageError(f"{package.root}: the answers have {len(answers)} rows")
+    manifest = package.manifest
+    if len(package.answers) < 2:
+        raise PackageError(f"{package.root}: the answers have {len(package.answers)} rows")
     sample = subject.path("sample_submission.csv").read_bytes()
     verdict = await asyncio.to_thread(validate_submission, sample, key=hidden.key)
     files = {
         "answers.npy": pack(
-            {name: text_column(answers[name]) for name in answers.columns},
+            await asyncio.to_thread(answer_columns, package),
             ids=list(manifest.columns.id),
             targets=list(manifest.columns.target),
             labels=[target.name for target in hidden.key.targets if not target.is_number],

@@ -48,10 +48,13 @@ def wrong_is_refused(subject: Subject) -> Iterator[Finding]:
     if probes is None or subject.package is None:
         return
     ours = _our_verdicts(subject)
-    gaps = (subject.package.answers[list(subject.package.manifest.columns.target)] == "").any(axis=None)
+    manifest = subject.package.manifest
+    gaps = manifest.metric.prediction == "text" or (subject.package.answers[list(manifest.columns.target)] == "").any(
+        axis=None
+    )
     for probe, (id, what) in WRONG.items():
         if probe == "with_nan" and gaps:
-            continue  # here a missing value is a label
+            continue  # here a missing value is a prediction like others
         outcome = probes.runs[0].outcomes[probe]
         evidence = {"package": "accepts" if outcome.score is not None else "refuses", "ours": ours[probe]}
         if ours[probe] == "accepts":

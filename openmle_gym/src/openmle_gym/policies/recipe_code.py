@@ -4,7 +4,7 @@ import json
 import re
 
 from openmle_gym.policies.recipe_families import families
-from openmle_gym.policies.recipe_features import Preparation, derivations, ranking
+from openmle_gym.policies.recipe_features import Preparation, derivations, reducer
 from openmle_gym.policies.recipe_grammar import MARKER, SAMPLED_ROWS, Branch, Recipe, needs_calibration
 from openmle_gym.policies.recipe_metrics import own_score
 from openmle_gym.policies.recipe_prompt import MOST_CATEGORIES, TaskFacts
@@ -43,14 +43,9 @@ SECOND_VOCABULARY = {
 }
 
 
-def render_program(recipe: Recipe, facts: TaskFacts, *, general: bool = False) -> str:
-    """The program's source.
-
-    Args:
-        general: It learns ids, targets, gaps and categories from the files instead of naming what the prompt shows, so
-            programs for different tasks look alike, names included. Tasks with images or one column per class get the usual program.
-    """
-    return _Renderer(recipe, facts, general=general).render()
+def render_program(recipe: Recipe, facts: TaskFacts) -> str:
+    """The program's source."""
+    return _Renderer(recipe, facts).render()
 
 
 def describe(recipe: Recipe, facts: TaskFacts) -> str:
@@ -76,19 +71,18 @@ def describe(recipe: Recipe, facts: TaskFacts) -> str:
 
 
 class _Renderer:
-    def __init__(self, recipe: Recipe, facts: TaskFacts, *, general: bool) -> None:
+    def __init__(self, recipe: Recipe, facts: TaskFacts) -> None:
         self.recipe = recipe
         self.facts = facts
-        self.general = general and not facts.pictures and not facts.one_column_per_class and self._ids_in_test
         self.regression = facts.kind == "regression"
-        self.several = self.general or len(facts.label_columns) > 1
+        self.several = len(facts.label_columns) > 1
         target = facts.target
         coded = (
             target is not None and target.kind == "integer" and target.low == 0 and target.high == target.distinct - 1
         )
         self.encodes_labels = not self.regression and not coded
         self.imports = Imports()
-        self.preparation = Preparation(recipe, facts, self.imports, general=self.general)
+        self.preparation = Preparation(recipe, facts, self.imports)
 
     def render(self) -> str:
         body = [
@@ -101,18 +95,16 @@ class _Renderer:
             self._fitting() if not self.several else self._fitting_each(),
         ]
         source = "\n\n".join(part for part in body if part)
-        head = f'"""{describe(self.recipe, self.facts)}."""\n{MARKER}{_compact(self.recipe)}\n' + self.imports.render()
+        head = f'"""{describe(self.recipe, self.facts)}."""\n{MARKER}{compact(self.recipe)}\n' + self.imports.render()
         head += '\n\nwarnings.filterwarnings("ignore")'
         names = [column.name for column in self.facts.train.columns]
         taken = set(re.findall(r"\w+", " ".join([*self.facts.ids, *self.facts.targets, *names])))
-        if self.recipe.style and not self.general and not taken & SECOND_VOCABULARY.keys():
+        if self.recipe.style and not taken & SECOND_VOCABULARY.keys():
             source = re.sub(r"\w+", lambda word: SECOND_VOCABULARY.get(word[0], word[0]), source)
         return f"{head}\n{source}\n"
 
     def _reading(self) -> str:
         facts = self.facts
-        if self.general:
-            return self._general_reading()
         dtype = "{" + ", ".join(f"{literal(name)}: str" for name in facts.ids) + "}"
         lines = [
             f"SEED = {self.recipe.seed}",
@@ -146,22 +138,6 @@ class _Renderer:
             ]
             lines.append(f"train, test = (table.drop(columns={literal(name)}) for table in (train, test))")
         return "\n".join(lines)
-
-    def _general_reading(self) -> str:
-        return "\n".join(
-            [
-                f"SEED = {self.recipe.seed}",
-                f'DATA = {self.imports.name("pathlib.Path")}(os.environ["DATA_DIR"])',
-                'sample = pd.read_csv(DATA / "sample_submission.csv", nrows=1)',
-                'ID = [c for c in sample.columns if c in pd.read_csv(DATA / "test.csv", nrows=1).columns]',
-                "TARGETS = [c for c in sample.columns if c not in ID]",
-                "",
-                'train = pd.read_csv(DATA / "train.csv", dtype=dict.fromkeys(ID, str))',
-                'test = pd.read_csv(DATA / "test.csv", dtype=dict.fromkeys(ID, str))',
-                "train = train.dropna(subset=TARGETS)",
-                f"train = train.sample(n=min(len(train), {SAMPLED_ROWS:_}), random_state=SEED).reset_index(drop=True)",
-            ]
-        )
 
     @property
     def _ids_in_test(self) -> bool:
@@ -197,9 +173,8 @@ class _Renderer:
                 '    frame[categorical] = frame[categorical].fillna("missing").astype(str)',
             ]
         if self.facts.texts:
-            others = "[c for c in columns if c not in [*numeric, *categorical]]"
             lines += [
-                f"texts = {others if self.general else literals(self.facts.texts)}",
+                f"texts = {literals(self.facts.texts)}",
                 "for frame in (X_train, X_test):",
                 '    frame[texts] = frame[texts].fillna("").astype(str)',
             ]
@@ -220,20 +195,8 @@ class _Renderer:
             text = self.imports.call("sklearn.calibration.CalibratedClassifierCV", calibrated)
         return text
 
-    def _reducer(self, branch: Branch) -> list[str]:
-        size = branch.reduce.size
-        if branch.reduce.kind == "pca":
-            return [self.imports.call("sklearn.decomposition.PCA", [f"n_components={size}", "random_state=SEED"])]
-        if branch.reduce.kind == "nystroem":
-            arguments = [f"n_components={size}", "random_state=SEED"]
-            return [self.imports.call("sklearn.kernel_approximation.Nystroem", arguments)]
-        if branch.reduce.kind == "kbest":
-            rank = self.imports.name(f"sklearn.feature_selection.{ranking(self.facts)}")
-            return [self.imports.call("sklearn.feature_selection.SelectKBest", [rank, f"k={size}"])]
-        return []
-
     def _branch(self, branch: Branch) -> str:
-        steps = [self.preparation.call(branch), *self._reducer(branch), self._estimator(branch)]
+        steps = [self.preparation.call(branch), *reducer(branch, self.facts, self.imports), self._estimator(branch)]
         return self.imports.call("sklearn.pipeline.make_pipeline", steps)
 
     def _model(self) -> str:
@@ -365,5 +328,6 @@ class _Renderer:
         )
 
 
-def _compact(recipe: Recipe) -> str:
+def compact(recipe: Recipe) -> str:
+    """The recipe as a program carries it."""
     return json.dumps(recipe.model_dump(mode="json", exclude_defaults=True), separators=(",", ":"))

@@ -1,6 +1,6 @@
 """The part of a recipe's program that turns columns into model inputs: derived columns, filling, scaling, encoding."""
 
-from openmle_gym.policies.recipe_grammar import TEXT_COLUMNS, Branch, Recipe, Step
+from openmle_gym.policies.recipe_grammar import TEXT_COLUMNS, Branch, Fill, Recipe, Step
 from openmle_gym.policies.recipe_prompt import TaskFacts
 from openmle_gym.policies.recipe_source import Imports, call, indented
 
@@ -95,14 +95,14 @@ def _derivation(step: Step, imports: Imports) -> list[str]:
 class Preparation:
     """The function `prepare` of a program, and calls of it for single branches."""
 
-    def __init__(self, recipe: Recipe, facts: TaskFacts, imports: Imports, *, general: bool = False) -> None:
+    def __init__(self, recipe: Recipe, facts: TaskFacts, imports: Imports) -> None:
         self._recipe = recipe
         self._facts = facts
         self._imports = imports
-        self.numbers = general or bool(facts.numeric_count)
+        self.numbers = bool(facts.numeric_count)
         """Whether the program has number columns; so for `categories`."""
-        self.categories = general or facts.has_categories or facts.shortened
-        self._imputes = general or facts.has_missing or any(step.kind == "group_means" for step in recipe.steps)
+        self.categories = facts.has_categories or facts.shortened
+        self._imputes = facts.has_missing or any(step.kind == "group_means" for step in recipe.steps)
 
     def function(self) -> str:
         """The function's source."""
@@ -111,7 +111,7 @@ class Preparation:
             arguments.append("scaler")
             if self._imputes:
                 pipeline = self._imports.name("sklearn.pipeline.make_pipeline")
-                lines.append(f"    numbers = {pipeline}({self._imputer()}, scaler)")
+                lines.append(f"    numbers = {pipeline}({imputer(self._recipe.fill, self._imports)}, scaler)")
             parts.append("(numbers, numeric)" if self._imputes else "(scaler, numeric)")
         if self.categories:
             arguments.append("encoder")
@@ -125,41 +125,58 @@ class Preparation:
 
     def call(self, branch: Branch) -> str:
         """The call that prepares a branch's columns."""
-        arguments = [self._scaler(branch)] if self.numbers else []
-        arguments += [self._encoder(branch)] if self.categories else []
+        arguments = [scaler(branch, self._imports)] if self.numbers else []
+        arguments += [encoder(branch, self._facts, self._imports)] if self.categories else []
         return call("prepare", arguments)
 
-    def _imputer(self) -> str:
-        if self._recipe.fill == "neighbours":
-            return self._imports.call("sklearn.impute.KNNImputer", ["n_neighbors=5"])
-        if self._recipe.fill == "indicator":
-            return self._imports.call("sklearn.impute.SimpleImputer", ['strategy="median"', "add_indicator=True"])
-        return self._imports.call("sklearn.impute.SimpleImputer", [f'strategy="{self._recipe.fill}"'])
 
-    def _scaler(self, branch: Branch) -> str:
-        at = "sklearn.preprocessing."
-        if branch.scale == "none":
-            return '"passthrough"'
-        if branch.scale in ("splines", "bins"):
-            varying = self._imports.call("sklearn.feature_selection.VarianceThreshold")
-            if branch.scale == "splines":
-                expand = self._imports.call(at + "SplineTransformer", ["n_knots=5"])
-            else:
-                bins = ["n_bins=6", 'encode="onehot-dense"', 'strategy="uniform"']
-                expand = self._imports.call(at + "KBinsDiscretizer", bins)
-            return self._imports.call("sklearn.pipeline.make_pipeline", [varying, expand])
-        if branch.scale == "quantile":
-            normal = ['output_distribution="normal"', "random_state=SEED"]
-            return self._imports.call(at + "QuantileTransformer", normal)
-        names = {"standard": "StandardScaler", "robust": "RobustScaler", "minmax": "MinMaxScaler"}
-        return self._imports.call(at + names.get(branch.scale, "PowerTransformer"))
+def imputer(fill: Fill, imports: Imports) -> str:
+    """What fills the gaps of number columns."""
+    if fill == "neighbours":
+        return imports.call("sklearn.impute.KNNImputer", ["n_neighbors=5"])
+    if fill == "indicator":
+        return imports.call("sklearn.impute.SimpleImputer", ['strategy="median"', "add_indicator=True"])
+    return imports.call("sklearn.impute.SimpleImputer", [f'strategy="{fill}"'])
 
-    def _encoder(self, branch: Branch) -> str:
-        at = "sklearn.preprocessing."
-        if branch.encode == "onehot":
-            return self._imports.call(at + "OneHotEncoder", ['handle_unknown="ignore"', "sparse_output=False"])
-        if branch.encode == "ordinal":
-            unknown = ['handle_unknown="use_encoded_value"', "unknown_value=-1"]
-            return self._imports.call(at + "OrdinalEncoder", unknown)
-        kind = ['target_type="continuous"'] if self._facts.kind == "regression" else []
-        return self._imports.call(at + "TargetEncoder", [*kind, "random_state=SEED"])
+
+def scaler(branch: Branch, imports: Imports) -> str:
+    """What scales or expands number columns."""
+    at = "sklearn.preprocessing."
+    if branch.scale == "none":
+        return '"passthrough"'
+    if branch.scale in ("splines", "bins"):
+        varying = imports.call("sklearn.feature_selection.VarianceThreshold")
+        if branch.scale == "splines":
+            expand = imports.call(at + "SplineTransformer", ["n_knots=5"])
+        else:
+            expand = imports.call(at + "KBinsDiscretizer", ["n_bins=6", 'encode="onehot-dense"', 'strategy="uniform"'])
+        return imports.call("sklearn.pipeline.make_pipeline", [varying, expand])
+    if branch.scale == "quantile":
+        normal = ['output_distribution="normal"', "random_state=SEED"]
+        return imports.call(at + "QuantileTransformer", normal)
+    names = {"standard": "StandardScaler", "robust": "RobustScaler", "minmax": "MinMaxScaler"}
+    return imports.call(at + names.get(branch.scale, "PowerTransformer"))
+
+
+def encoder(branch: Branch, facts: TaskFacts, imports: Imports) -> str:
+    """What turns categories into numbers."""
+    at = "sklearn.preprocessing."
+    if branch.encode == "onehot":
+        return imports.call(at + "OneHotEncoder", ['handle_unknown="ignore"', "sparse_output=False"])
+    if branch.encode == "ordinal":
+        return imports.call(at + "OrdinalEncoder", ['handle_unknown="use_encoded_value"', "unknown_value=-1"])
+    kind = ['target_type="continuous"'] if facts.kind == "regression" else []
+    return imports.call(at + "TargetEncoder", [*kind, "random_state=SEED"])
+
+
+def reducer(branch: Branch, facts: TaskFacts, imports: Imports) -> list[str]:
+    """The step between preparation and model; none where there is no reduction."""
+    size = branch.reduce.size
+    if branch.reduce.kind == "pca":
+        return [imports.call("sklearn.decomposition.PCA", [f"n_components={size}", "random_state=SEED"])]
+    if branch.reduce.kind == "nystroem":
+        return [imports.call("sklearn.kernel_approximation.Nystroem", [f"n_components={size}", "random_state=SEED"])]
+    if branch.reduce.kind == "kbest":
+        rank = imports.name(f"sklearn.feature_selection.{ranking(facts)}")
+        return [imports.call("sklearn.feature_selection.SelectKBest", [rank, f"k={size}"])]
+    return []

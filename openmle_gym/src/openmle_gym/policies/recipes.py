@@ -21,6 +21,7 @@ from openmle_gym.chat import Completion, Message, Usage
 from openmle_gym.operators import Operator
 from openmle_gym.policies.recipe_code import describe, render_program
 from openmle_gym.policies.recipe_faults import mend, simpler, too_wide, with_slip
+from openmle_gym.policies.recipe_general import can_be_general, render_general
 from openmle_gym.policies.recipe_grammar import Recipe, changed_genes, parse_recipe
 from openmle_gym.policies.recipe_moves import cross_recipes, draw_recipe, improve_recipe
 from openmle_gym.policies.recipe_prompt import (
@@ -49,7 +50,7 @@ class RecipePolicy:
         Args:
             seed: Another seed is another policy.
             slip_rate: The share of Drafts and Improves that get a slip.
-            general: Programs read the names of columns from the files, and look alike for all tasks; see `render_program`.
+            general: Programs read the names of columns from the files, and look alike for all tasks; see `recipe_general`.
         """
         self.seed = seed
         self.slip_rate = slip_rate
@@ -135,7 +136,9 @@ class RecipePolicy:
         return _Answer(f"{apology}I join them: {how}. {describe(child, facts)}.", self._render(child, facts))
 
     def _render(self, recipe: Recipe, facts: TaskFacts) -> str:
-        return render_program(recipe, facts, general=self.general)
+        if self.general and can_be_general(facts):
+            return render_general(recipe, facts)
+        return render_program(recipe, facts)
 
 
 def _random_of(key: list[Any]) -> Random:

@@ -59,6 +59,10 @@ class Dispatcher(Protocol):
         """Waits for a free place of a class, for ever where there is none, and keeps it for the caller."""
         ...
 
+    async def still_usable(self, place: Place) -> bool:
+        """Whether a job could start now on a place that was acquired, perhaps long ago; if not, give it back."""
+        ...
+
     def release(self, place: Place) -> None:
         """Gives a place back; nothing runs there any more."""
         ...

@@ -77,6 +77,10 @@ class LocalDispatcher:
         self._held[worker_id] = slot
         return Place(worker_id=worker_id, node=self._node, resource_class=resource_class)
 
+    async def still_usable(self, place: Place) -> bool:
+        """See `Dispatcher`."""
+        return await self._slots.still_usable(self._held[place.worker_id])
+
     def release(self, place: Place) -> None:
         """See `Dispatcher`."""
         self._slots.release(self._held.pop(place.worker_id))

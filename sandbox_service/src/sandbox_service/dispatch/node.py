@@ -96,6 +96,10 @@ class NodeWorker:
         """See `Dispatcher`."""
         return await self._local.acquire(resource_class)
 
+    async def still_usable(self, place: Place) -> bool:
+        """See `Dispatcher`."""
+        return await self._local.still_usable(place)
+
     async def release(self, place: Place) -> None:
         """See `Dispatcher`."""
         self._local.release(place)

@@ -164,6 +164,15 @@ class RayDispatcher:
                 return places[0]
             await changed.wait()
 
+    async def still_usable(self, place: Place) -> bool:
+        """See `Dispatcher`. Asks the node, so that none that is lost, noticed or not, costs the next job an attempt."""
+        node = self._held[place.worker_id]
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return not node.in_doubt and await self._ask(node, "still_usable", place)
+        except (TimeoutError, JobLost):
+            return False
+
     def release(self, place: Place) -> None:
         """See `Dispatcher`."""
         node = self._held.pop(place.worker_id)

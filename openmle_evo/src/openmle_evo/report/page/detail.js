@@ -123,11 +123,12 @@ function whySelected(attempt) {
   return parts;
 }
 
-/* Against the first parent; nothing for a draft, or where there is no program to compare. */
+/* Against each parent, the first one unfolded; nothing for a draft, or where there is no program to compare. */
 function changes(attempt) {
-  const parent = byNumber.get(attempt.parents[0]);
-  if (!parent || !parent.source || !attempt.source) return [];
-  return [fold("changes", `Changes against attempt ${parent.attempt}`, true, diffBlock(parent.source, attempt.source, `Changes against attempt ${parent.attempt}`))];
+  return attempt.parents.map((number) => byNumber.get(number)).filter((parent) => parent && parent.source && attempt.source).map((parent, place) => {
+    const title = `Changes against attempt ${parent.attempt}`;
+    return fold(`changes-${place}`, title, place === 0, diffBlock(parent.source, attempt.source, title));
+  });
 }
 
 function program(attempt) {
