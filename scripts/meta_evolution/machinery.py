@@ -24,6 +24,13 @@ from openmle_gym.configuration import load_config
 from openmle_gym.errors import InfrastructureError
 
 READY_SECONDS = 300.0
+TIED = (
+    sys.executable,
+    "-c",
+    "import ctypes, os, signal, sys; getattr(ctypes.CDLL(None), 'prctl', lambda *_: None)(1, signal.SIGTERM); "
+    "os.execvp(sys.argv[1], sys.argv[1:])",
+)
+"""Runs a command that is told to end when we do, however we end."""
 SHOWN_LINES = 12
 
 
@@ -51,7 +58,7 @@ class Machinery:
         try:
             with result.with_suffix(".part").open("w") as out, log.open("a") as errors:
                 ended = subprocess.run(
-                    arguments, stdout=out, stderr=errors, env=environment_with(environment or {}), check=False
+                    [*TIED, *arguments], stdout=out, stderr=errors, env=environment_with(environment or {}), check=False
                 )
         finally:
             with (self.path / "seconds.tsv").open("a", encoding="utf-8") as table:
@@ -92,7 +99,7 @@ class Machinery:
         with (self.stages / f"{name}.log").open("a") as log:
             # Ctrl-C is for the stage, and for us, who end the server
             server = subprocess.Popen(
-                arguments, stdout=log, stderr=log, env=environment_with(environment), start_new_session=True
+                [*TIED, *arguments], stdout=log, stderr=log, env=environment_with(environment), start_new_session=True
             )
         try:
             deadline = time.monotonic() + READY_SECONDS

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -258,6 +259,10 @@ def stage_of(name: str) -> str:
     return name.replace("/", "-")
 
 
+def _interrupt(_: int, __: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     profiles = ", ".join(sorted(path.stem for path in HERE.glob("*.yaml")))
     parser = argparse.ArgumentParser(
@@ -269,6 +274,7 @@ def main() -> int:
     parser.add_argument("profile", nargs="?", default="laptop", metavar="PROFILE", help=f"one of {profiles}")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings; see below")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: servers end with us, and the same command goes on
 
     def command() -> int:
         if not (HERE / f"{options.profile}.yaml").is_file():
