@@ -289,14 +289,68 @@ def bars(groups: Mapping[str, Mapping[str, float]], title: str, width: int = 760
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(title)}">{"".join(parts)}</svg>'
 
 
+def front_figure(found: Mapping[str, Any], width: int = 860, height: int = 300) -> str:
+    """Held-out utility of single Drafts with two standard errors of samples, and the policies' percentile over training."""
+    drafts = found["rounds"][-1]["drafts"]["held-out"]
+    names = [name for name in ("recipes", "base", "trained") if name in drafts]
+    high = (
+        max(drafts[name]["utility"] + 2 * (drafts[name]["standard_error_of_samples"] or 0.0) for name in names) * 1.1
+        or 1.0
+    )
+    floor, top = height - 40, 56
+    parts = [
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        '<text x="16" y="24" font-weight="600">Single Drafts on tasks never trained on</text>',
+        '<text x="16" y="42">share of the leaderboard beaten; bars of two standard errors</text>',
+    ]
+    for place, name in enumerate(names):
+        value, error = drafts[name]["utility"], 2 * (drafts[name]["standard_error_of_samples"] or 0.0)
+        x, scale = 50 + 110 * place, (floor - top) / high
+        y, colour = floor - value * scale, COLOURS[place]
+        parts += [
+            f'<rect x="{x}" y="{y:.1f}" width="70" height="{value * scale:.1f}" fill="{colour}"/>',
+            f'<line x1="{x + 35}" x2="{x + 35}" y1="{y - error * scale:.1f}" y2="{y + error * scale:.1f}" stroke="#111827" stroke-width="2"/>',
+            f'<text x="{x + 35}" y="{floor + 18}" text-anchor="middle">{name}</text>',
+            f'<text x="{x + 42}" y="{y - 4:.1f}">{value:.2f}</text>',
+        ]
+    curves = [run["curves"]["percentile/mean"] for name, run in found["training"].items() if "-rl-seed-" in name]
+    values = averaged(curves)
+    known = [value for curve in curves for value in curve if value is not None and not math.isnan(value)]
+    low, most = min(known, default=0.0), max(known, default=1.0)
+    left, right = 440, width - 30
+
+    def at(step: int, value: float) -> str:
+        x = left + 30 + (right - left - 30) * step / max(1, len(values) - 1)
+        return f"{x:.1f},{floor - (floor - top - 10) * (value - low) / (most - low or 1.0):.1f}"
+
+    parts += [
+        f'<text x="{left}" y="24" font-weight="600">Reinforcement learning on train tasks</text>',
+        f'<text x="{left}" y="42">the same of training samples (validation rows); each seed, and their mean</text>',
+        f'<text x="{left}" y="{floor + 4}">{low:.2f}</text><text x="{left}" y="{top + 14}">{most:.2f}</text>',
+        f'<text x="{left + 30}" y="{floor + 18}">1</text>',
+        f'<text x="{right}" y="{floor + 18}" text-anchor="end">step {len(values)}</text>',
+    ]
+    for curve, colour, thick in (*((each, "#cbd5e1", 1.5) for each in curves), (values, COLOURS[2], 3.0)):
+        points = " ".join(
+            at(step, each) for step, each in enumerate(curve) if each is not None and not math.isnan(each)
+        )
+        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="{thick}" points="{points}"/>')
+    style = 'font-family="system-ui, sans-serif" font-size="13" fill="#111827"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {style} role="img" '
+        f'aria-label="Before and after training">{"".join(parts)}</svg>\n'
+    )
+
+
 def main() -> int:
-    """Writes results.json, results.md and report.html into the run's folder; prints where."""
+    """Writes results.json, results.md, report.html and figure.svg into the run's folder; prints where."""
     run = Path(sys.argv[1])
     found = results(run)
     page = write(found)
     (run / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
     (run / "results.md").write_text("\n".join(page.markdown), encoding="utf-8")
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>The closed loop</title><style>{STYLE}</style>'
+    (run / "figure.svg").write_text(front_figure(found), encoding="utf-8")
     (run / "report.html").write_text(head + "\n".join(page.html), encoding="utf-8")
     gates = {each["name"]: each["gate"] for each in found["rounds"]}
     print(
