@@ -15,7 +15,7 @@ COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f", "#7c3aed", "#475569")
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937; background: #fff }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; display: block; overflow-x: auto }
-td, th { padding: .25rem .7rem; border-bottom: 1px solid #d1d5db; text-align: right; white-space: nowrap } td:first-child, th:first-child { text-align: left }
+td, th { padding: .25rem .55rem; font-size: .93rem; border-bottom: 1px solid #d1d5db; text-align: right; white-space: nowrap } td:first-child, th:first-child { text-align: left }
 svg { max-width: 100%; height: auto } text { font: 12px system-ui, sans-serif; fill: currentColor } .grid { stroke: #d1d5db }
 @media (prefers-color-scheme: dark) { body { color: #e5e7eb; background: #111827 } td, th { border-color: #374151 } .grid { stroke: #374151 } }
 """
@@ -105,10 +105,10 @@ def round_page(page: Page, found: Mapping[str, Any]) -> None:
             (
                 "policy",
                 "Drafts",
-                "utility ± SE of samples",
+                "utility ± SE",
                 "valid",
-                "utility of the valid",
-                "less base ± SE over tasks",
+                "of the valid",
+                "less base ± SE (tasks)",
                 "p",
             ),
             rows,
@@ -325,7 +325,7 @@ def front_figure(found: Mapping[str, Any], width: int = 860, height: int = 300) 
 
     parts += [
         f'<text x="{left}" y="24" font-weight="600">Reinforcement learning on train tasks</text>',
-        f'<text x="{left}" y="42">the same of training samples (validation rows); each seed, and their mean</text>',
+        f'<text x="{left}" y="42">its samples, on validation rows: each seed, and the mean</text>',
         f'<text x="{left}" y="{floor + 4}">{low:.2f}</text><text x="{left}" y="{top + 14}">{most:.2f}</text>',
         f'<text x="{left + 30}" y="{floor + 18}">1</text>',
         f'<text x="{right}" y="{floor + 18}" text-anchor="end">step {len(values)}</text>',
