@@ -42,15 +42,15 @@ class Machinery:
         self.stages = path / "stages"
         self.stages.mkdir(parents=True, exist_ok=True)
 
-    def stage(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
-        """Runs a command to its end; `stages/<name>` has its command line, result and log.
+    def stage(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> bool:
+        """Runs a command to its end, or finds that it was; whether it ran now; `stages/<name>` has its command line, result and log.
 
         Raises:
             InfrastructureError: It failed.
         """
         result, log = self.stages / f"{name}.json", self.stages / f"{name}.log"
         if self.done(name):
-            return
+            return False
         arguments = [str(each) for each in command]
         (self.stages / f"{name}.sh").write_text(shlex.join(arguments) + "\n", encoding="utf-8")
         say(f"{name} ...")
@@ -70,6 +70,7 @@ class Machinery:
             raise InfrastructureError(f"{name}: ended with {ended.returncode}; {log} ends with\n{tail}")
         result.with_suffix(".part").rename(result)
         say(f"{name}: {time.monotonic() - start:.0f} s")
+        return True
 
     def done(self, name: str) -> bool:
         """Whether a stage's result is there."""
@@ -125,7 +126,7 @@ class Machinery:
 class Plan(Machinery):
     """Prints the commands, checks their settings, and runs nothing but dry runs."""
 
-    def stage(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
+    def stage(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> bool:
         """Prints a command.
 
         Raises:
@@ -141,6 +142,7 @@ class Plan(Machinery):
                 raise InfrastructureError(f"{name}: its dry run ended with {dry.returncode}\n{dry.stderr}")
             print(dry.stderr.rstrip())
         sys.stdout.flush()
+        return False
 
     def done(self, name: str) -> bool:
         """Nothing is ever done."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from config import ABLATIONS, HERE, RECIPES, LoopConfig
-from machinery import Machinery, Plan
+from machinery import Machinery, Plan, say
 from openmle_gym.anchors import ANCHORS
 from openmle_gym.configuration import describe_config, load_config
 from openmle_gym.console import run_command
@@ -118,7 +118,8 @@ class Loop:
             f"runs=[{','.join(runs)}]",
         ]
         build += [reserved, "drafts_per_task=null", "comments=false", "overwrite=true"]
-        self.machinery.stage(f"round-{number}-corpus", ["openmle-erl", "sft-data", "build", *build])
+        if self.machinery.stage(f"round-{number}-corpus", ["openmle-erl", "sft-data", "build", *build]):
+            say((folder / "corpus/README.md").read_text(encoding="utf-8"))  # the data card
         corpus = folder / "corpus/corpus.jsonl"
         self.machinery.stage(f"round-{number}-audit", ["openmle-erl", "sft-data", "audit", corpus, reserved])
         fine_tune = ["--profile", config.sft_profile, f"corpus={corpus}", f"out={folder / 'sft'}", *config.sft]

@@ -600,7 +600,9 @@ while True:
 
 async def test_what_is_in_the_working_folder_counts_as_memory_where_it_is_memory(isolating_runner: Runner):
     fill = "for number in range(200): open(f'{number}', 'wb').write(bytes(1 << 20))"
-    result = await isolating_runner.run(spec_of(fill, limits=Limits(memory_bytes=128 * MIB)))
+    stay = "import time; time.sleep(600)"  # a watchdog looks now and then
+    limits = Limits(memory_bytes=128 * MIB, wall_seconds=30)
+    result = await isolating_runner.run(spec_of(f"{fill}\n{stay}", limits=limits))
     assert result.out_of_memory is (os.getuid() == 0)
 
 
