@@ -56,7 +56,9 @@ class LoopConfig:
     sft_profile: str = "laptop"
     """Of `openmle-erl sft`."""
     model: str | None = None
-    """What fine-tuning starts from; by default a new model and a tokenizer made from the corpus."""
+    """What fine-tuning starts from; by default a new model."""
+    tokenizer: str | None = None
+    """For a new model: a folder beside this file with its tokenizer; by default one is made from the corpus."""
     sft: list[str] = field(default_factory=list)
     """Further settings of `openmle-erl sft`."""
     topology: str | None = None

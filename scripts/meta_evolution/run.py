@@ -123,7 +123,10 @@ class Loop:
         corpus = folder / "corpus/corpus.jsonl"
         self.machinery.stage(f"round-{number}-audit", ["openmle-erl", "sft-data", "audit", corpus, reserved])
         fine_tune = ["--profile", config.sft_profile, f"corpus={corpus}", f"out={folder / 'sft'}", *config.sft]
-        fine_tune += [] if start is None else ["scratch.layers=0", f"engine.model={start}"]
+        if start is not None:
+            fine_tune += ["scratch.layers=0", f"engine.model={start}"]
+        elif config.tokenizer is not None:
+            fine_tune.append(f"scratch.tokenizer={HERE / config.tokenizer}")
         self.machinery.stage(f"round-{number}-sft", ["openmle-erl", "sft", *fine_tune])
         return folder / "sft/model"
 

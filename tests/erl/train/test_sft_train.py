@@ -215,6 +215,18 @@ def test_adapters_learn_from_a_model_s_folder(tiny_dense: Path, corpus: Path, tm
     assert losses[1] < losses[0] - 0.02
 
 
+def test_a_new_model_can_have_a_tokenizer_that_was_kept(corpus: Path, tiny_dense: Path, tmp_path: Path) -> None:
+    scratch = ScratchConfig(layers=1, hidden=64, tokenizer=str(tiny_dense))
+    asyncio.run(run_sft(config(corpus, tmp_path / "out", scratch=scratch, epochs=1)))
+    kept, made = (
+        json.loads((folder / "tokenizer.json").read_text()) for folder in (tiny_dense, tmp_path / "out/model")
+    )
+    assert made["model"]["vocab"] == kept["model"]["vocab"]
+    nothing = ScratchConfig(layers=1, hidden=64, tokenizer=str(tmp_path / "nothing"))
+    with pytest.raises(ConfigError, match=r"scratch.tokenizer: .*nothing: holds no tokenizer"):
+        asyncio.run(run_sft(config(corpus, tmp_path / "other", scratch=nothing)))
+
+
 def test_the_published_profiles_hold_the_published_values() -> None:
     given = ["corpus=c.jsonl", "out=o", "engine.model=m"]
     large = load_config(SftConfig, "sft_paper_30b", configs=CONFIGS, overrides=given)

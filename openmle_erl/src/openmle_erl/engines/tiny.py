@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from openmle_gym.errors import ConfigError
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3MoeConfig
 from transformers.utils import logging as transformers_logging
@@ -102,16 +103,40 @@ def save_tiny(
     texts: Iterable[str],
     *,
     vocab_size: int = 1024,
+    tokenizer: Path | None = None,
     layers: int = 2,
     hidden: int = 64,
     experts: int = 0,
     context: int = 8192,
     seed: int = 0,
 ) -> Path:
-    """Writes a model and its tokenizer, trained on the texts, as a folder in Hugging Face's layout; returns the folder."""
-    tokenizer = train_tokenizer(texts, vocab_size)
-    model = tiny_qwen3(len(tokenizer), layers=layers, hidden=hidden, experts=experts, context=context, seed=seed)
+    """Writes a model and its tokenizer as a folder in Hugging Face's layout; returns the folder.
+
+    Args:
+        texts: What the tokenizer is made from.
+        tokenizer: The folder of one that was made so before, to be used instead.
+
+    Raises:
+        ConfigError: That folder holds no tokenizer of ours.
+    """
+    made = train_tokenizer(texts, vocab_size) if tokenizer is None else read_tokenizer(tokenizer)
+    model = tiny_qwen3(len(made), layers=layers, hidden=hidden, experts=experts, context=context, seed=seed)
     transformers_logging.disable_progress_bar()
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    made.save_pretrained(folder)
     return folder
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """A tokenizer that `train_tokenizer` made and somebody kept.
+
+    Raises:
+        ConfigError: The folder holds none, or one of other special tokens, which `tiny_qwen3` could not go with.
+    """
+    try:
+        found = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"scratch.tokenizer: {folder}: holds no tokenizer: {error}") from error
+    if found.convert_tokens_to_ids(list(SPECIAL_TOKENS)) != list(range(len(SPECIAL_TOKENS))):
+        raise ConfigError(f"scratch.tokenizer: {folder}: its first tokens must be {', '.join(SPECIAL_TOKENS)}")
+    return found

@@ -230,6 +230,7 @@ def _scratch(out: Path, config: SftConfig, conversations: Sequence[Sequence[Mess
             partial,
             texts,
             vocab_size=config.scratch.vocab_size,
+            tokenizer=Path(config.scratch.tokenizer) if config.scratch.tokenizer else None,
             layers=config.scratch.layers,
             hidden=config.scratch.hidden,
             experts=config.scratch.experts,

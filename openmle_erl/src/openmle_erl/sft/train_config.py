@@ -17,6 +17,8 @@ class ScratchConfig:
     """A small Qwen3 with random weights, and a tokenizer that is made from the corpus."""
 
     vocab_size: int = 1024
+    tokenizer: str | None = None
+    """A folder with the tokenizer to use instead; `vocab_size` is then its own."""
     layers: int = 0
     """0: training starts from engine.model instead."""
     hidden: int = 128
