@@ -76,6 +76,7 @@ def config_for(service: Running, **settings: object) -> ConformanceConfig:
         "second_key_variable": "CONFORMANCE_TWO",
         "grade_key_variable": "CONFORMANCE_GRADE",
         "flood_mib": 256,
+        "grace_seconds": 60.0,  # other tests run beside these
         **LIMITS,
         **settings,
     }
