@@ -22,8 +22,9 @@ RUNNER = ProcessRunner(allow_no_isolation=True)
 PACKAGE = Path(sys.modules["openmle_gym.anchors"].__file__ or "").parent
 IN_A_SANDBOX = {"collections", "hashlib", "numpy", "pandas", "pathlib", "struct", "typing", "zlib"}
 CHEAP = re.compile(
-    r"dummy|decision tree, depth 3|ridge, alpha 1$|1 nearest neighbours$|^naive Bayes$|multinomial.*alpha 1$"
+    r"dummy|decision tree, depth 3|ridge, alpha 1$|^(?!words|letters).*1 nearest neighbours$|^naive Bayes$|multinomial.*alpha 1$"
 )
+"""Of these every processor makes the same score; neighbours among sparse rows have ties that its sort breaks."""
 
 
 @pytest.fixture(scope="session")

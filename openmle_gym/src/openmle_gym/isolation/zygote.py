@@ -93,11 +93,10 @@ class ZygoteRunner:
     What is not: what `BubblewrapRunner` does not cover (memory is watched, not counted by the kernel; the working
     directory is only watched where we are not root; CPU time is not divided), and terminals (no /dev/pts). Programs
     that one parent forks share its addresses and its string hash seed, which a running interpreter cannot change. Each
-    parent has a random seed of its own, and they take turns: as many jobs in a row as there are parents differ in the
-    order of sets, but not all jobs as they would cold. The parents start after `check`, or with the second job; until
-    they are there, those that are take the turns. The preloaded
-    modules are in `sys.modules` from the start, their warning filters set, as after an `import` in the first line.
-    /proc/self/cmdline lacks the script's arguments.
+    parent has a random seed of its own, and they take turns: three jobs in a row always differ in the order of sets
+    (one whose turn would break that starts cold), but not all jobs as they would cold. The parents start after `check`,
+    or with the second job. The preloaded modules are in `sys.modules` from the start, their warning filters set, as
+    after an `import` in the first line. /proc/self/cmdline lacks the script's arguments.
     """
 
     isolation = Isolation.ZYGOTE
@@ -133,8 +132,8 @@ class ZygoteRunner:
         if script not in self._pools and len(self._pools) >= _SCRIPTS:
             script = None
         async with workspace(spec, uid=uid) as place:
-            request = await asyncio.to_thread(_request, spec, place, argv, script, uid, python)
-            parent, supervised = await self._start(script or PROGRAM_FILE, request, place)
+            job = await asyncio.to_thread(_job, spec, place, argv, uid, python)
+            parent, supervised = await self._start(script, job, place)
             try:
                 return await see_through(
                     supervised,
@@ -150,15 +149,20 @@ class ZygoteRunner:
             finally:
                 parent.end_job()
 
-    async def _start(self, script: str, request: bytes, place: Workspace) -> tuple[Parent, Supervised]:
+    async def _start(self, script: str | None, job: dict[str, object], place: Workspace) -> tuple[Parent, Supervised]:
         """Has a parent start a job; a second one, if the first was found dead."""
-        pool = self._pools.setdefault(script, Pool(script, self._preload, self._parents, self._jobs_per_parent))
-        parent = await pool.parent()
+        name = script or PROGRAM_FILE
+        pool = self._pools.setdefault(name, Pool(name, self._preload, self._parents, self._jobs_per_parent))
+
+        async def start() -> tuple[Parent, Supervised]:
+            parent, fresh = await pool.parent()
+            request = json.dumps(job | {"warm": script if fresh else None}).encode()
+            return parent, await parent.start_job(request, place)
+
         try:
-            return parent, await parent.start_job(request, place)
+            return await start()
         except ParentGone:
-            parent = await pool.parent()
-            return parent, await parent.start_job(request, place)
+            return await start()
 
 
 def _script(argv: tuple[str, ...], python: str, spec: RunSpec) -> str | None:
@@ -169,17 +173,14 @@ def _script(argv: tuple[str, ...], python: str, spec: RunSpec) -> str | None:
     return None if any(name.startswith(_READ_AT_START) for name in spec.environment) else words[0]
 
 
-def _request(
-    spec: RunSpec, place: Workspace, argv: tuple[str, ...], script: str | None, uid: int | None, python: str
-) -> bytes:
+def _job(spec: RunSpec, place: Workspace, argv: tuple[str, ...], uid: int | None, python: str) -> dict[str, object]:
     """What the supervisor of a job has to know."""
     inputs = [Shown(str(source), f"{INPUTS_FOLDER}/{name}") for name, source in place.inputs.items()]
     environment = program_environment(spec, home=WORK, tmp=TMP, inputs=INPUTS_FOLDER, python=python)
     shared = min(spec.limits.memory_bytes // 2, spec.limits.disk_bytes)
     tasks = spec.limits.processes + 1 + tasks_counted_already()
-    job = {
+    return {
         "argv": argv,
-        "warm": script,
         "environment": environment,
         "threads": int(environment["OMP_NUM_THREADS"]),
         "work": None if place.watched_bytes is None else os.path.realpath(place.work),
@@ -191,7 +192,6 @@ def _request(
         "filter": bpf_filter(platform.machine()).hex(),
         "log_bytes": spec.limits.log_bytes,
     }
-    return json.dumps(job).encode()
 
 
 def _close_all(pools: dict[str, Pool]) -> None:

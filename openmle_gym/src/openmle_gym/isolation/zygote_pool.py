@@ -8,6 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,17 +48,29 @@ class Pool:
         self._jobs_per_parent = jobs_per_parent
         self._parents: list[Parent] = []
         """In the order of their last jobs."""
+        self._latest: deque[Parent] = deque(maxlen=min(2, parents - 1))
+        """Those of the latest jobs that were started warm."""
         self._starting: asyncio.Task[Parent] | None = None
         self._used = False
 
-    async def parent(self) -> "Parent":
+    async def parent(self) -> "tuple[Parent, bool]":
         """The one that can take a job and has had none for longest; sees to it that there are enough of them.
 
         The first job has one parent made; the others come when there is a second job, or by `fill`.
 
+        Returns:
+            The parent, and whether a job that it forks has another hash seed than the two jobs before.
+
         Raises:
             RunnerUnavailable: None can be had.
         """
+        parent = await self._longest_idle()
+        fresh = parent not in self._latest
+        if fresh:
+            self._latest.append(parent)
+        return parent, fresh
+
+    async def _longest_idle(self) -> "Parent":
         self._start_missing()
         self._used = True
         able = [parent for parent in self._parents if parent.able]

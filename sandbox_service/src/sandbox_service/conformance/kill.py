@@ -1,10 +1,15 @@
 """Whether programs that do not want to end do."""
 
 import asyncio
+import os
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 from sandbox_service.conformance.check import Failed, Group, Severity, add_check, check, expect
 from sandbox_service.conformance.programs import SUBMIT, TELL
-from sandbox_service.conformance.service import Service
+from sandbox_service.conformance.service import Ran, Service
 
 UNLESS_ON_THE_MACHINE = """
 if len([name for name in os.listdir("/proc") if name.isdigit()]) > 10:
@@ -63,18 +68,47 @@ def _ends_as_timeout(source: str):
 for _name, (_what, _source) in NEVER_ENDING.items():
     add_check(_name, f"{_what} ends as timeout, within the grace.", _ends_as_timeout("#\n" + _source), group=Group.KILL)
 
-TASKS_OF_THE_MACHINE = TELL + "tell(tasks=int(open('/proc/loadavg').read().split()[3].split('/')[1]))"
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Its inode (Linux, include/linux/proc_ns.h). Who is in it sees every process of the kernel."""
 
 
-def _left_behind(service: Service) -> int:
-    return min(MOST_LEFT_BEHIND, service.config.processes - 6)
+@dataclass(frozen=True)
+class Orphans:
+    """Processes that a program leaves in sessions of their own, without output, and whether they are gone.
 
+    They bear a name of their own, so that on the same machine they are counted exactly. Of another machine we know only
+    how many tasks it has, so other work there must be steady meanwhile.
+    """
 
-def orphans(service: Service) -> str:
-    """A program that leaves processes in sessions of their own, without output."""
-    return f"""
-import os, time
-for _ in range({_left_behind(service)}):
+    service: Service
+    number: int
+    name: str
+    here: bool
+    """The service runs on this machine, and we see all its processes."""
+    tasks: int
+    """What the machine had before."""
+
+    @classmethod
+    async def before(cls, service: Service) -> "Orphans":
+        """Looks at the machine before the program runs."""
+        ran = await service.run(TELL + "tell(boot=open('/proc/sys/kernel/random/boot_id').read())")
+        return cls(
+            service=service,
+            number=min(MOST_LEFT_BEHIND, service.config.processes - 6),
+            name=f"left-{uuid.uuid4().hex[:8]}",
+            here=_sees_all_of(ran.fact("boot")),
+            tasks=await _tasks(service),
+        )
+
+    @property
+    def program(self) -> str:
+        """Leaves them behind; a caller may add to it."""
+        return f"""{TELL}
+import time
+with open("/proc/self/comm", "w") as file:
+    file.write({self.name!r})
+tell(name=open("/proc/self/comm").read().strip())
+for _ in range({self.number}):
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -87,41 +121,56 @@ for _ in range({_left_behind(service)}):
     os.waitpid(child, 0)
 """
 
+    async def expect_gone(self, ran: Ran) -> None:
+        """Looks until they are.
+
+        Raises:
+            Failed: They stay, or the program that ran could not name them.
+        """
+        expect(ran.fact("name") == self.name, ran)
+        unnoticed = 0 if self.here else self.number * 3 // 4
+        left = 0
+        for _ in range(20):
+            left = self._named() if self.here else await _tasks(self.service) - self.tasks
+            if left <= unnoticed:
+                return
+            await asyncio.sleep(1.0)
+        what = "of them" if self.here else "more tasks than before"
+        raise Failed(f"a program left {self.number} processes, and then the machine had {left} {what}")
+
+    def _named(self) -> int:
+        count = 0
+        for path in Path("/proc").glob("[0-9]*/comm"):
+            with suppress(OSError):  # it ended meanwhile
+                count += path.read_text().strip() == self.name
+        return count
+
+
+def _sees_all_of(boot_id: str) -> bool:
+    """Whether we run on the kernel of that boot, and see all its processes."""
+    own = Path("/proc/sys/kernel/random/boot_id")
+    return own.exists() and own.read_text() == boot_id and os.stat("/proc/self/ns/pid").st_ino == INITIAL_PID_NAMESPACE
+
 
 async def _tasks(service: Service) -> int:
-    return (await service.run(TASKS_OF_THE_MACHINE)).fact("tasks")
-
-
-async def expect_gone(service: Service, before: int) -> None:
-    """Looks until the machine has about as few tasks as before.
-
-    Raises:
-        Failed: It stays at more.
-    """
-    after, left = 0, _left_behind(service)
-    for _ in range(20):
-        after = await _tasks(service)
-        if after < before + left * 3 // 4:
-            return
-        await asyncio.sleep(1.0)
-    raise Failed(f"the machine had {before} tasks, and after a program left {left} processes it has {after}")
+    program = TELL + "tell(tasks=int(open('/proc/loadavg').read().split()[3].split('/')[1]))"
+    return (await service.run(program)).fact("tasks")
 
 
 @check(Group.KILL, alone=True)
 async def orphans_of_a_program_that_ended(service: Service) -> None:
-    """Processes that a program leaves behind in sessions of their own die with it (counted by /proc/loadavg)."""
-    before = await _tasks(service)
-    await service.run(orphans(service))
-    await expect_gone(service, before)
+    """Processes that a program leaves behind in sessions of their own die with it."""
+    orphans = await Orphans.before(service)
+    await orphans.expect_gone(await service.run(orphans.program))
 
 
 @check(Group.KILL, alone=True)
 async def orphans_of_a_program_that_was_killed(service: Service) -> None:
-    """Processes in sessions of their own die with a program that ran out of time (counted by /proc/loadavg)."""
-    before = await _tasks(service)
-    ran = await service.run(orphans(service) + "time.sleep(600)", timeout=3)
+    """Processes in sessions of their own die with a program that ran out of time."""
+    orphans = await Orphans.before(service)
+    ran = await service.run(orphans.program + "time.sleep(600)", timeout=3)
     ran.expect_outcome("timeout")
-    await expect_gone(service, before)
+    await orphans.expect_gone(ran)
 
 
 @check(Group.KILL)

@@ -6,7 +6,7 @@ import signal
 import uuid
 
 from sandbox_service.conformance.check import Failed, Group, Skipped, check, expect
-from sandbox_service.conformance.kill import TASKS_OF_THE_MACHINE, expect_gone, orphans
+from sandbox_service.conformance.kill import Orphans
 from sandbox_service.conformance.programs import SUBMIT
 from sandbox_service.conformance.service import ENDED, JOBS, NOT_OFFERED, Service
 
@@ -102,15 +102,15 @@ async def a_cancelled_job_stays_cancelled(service: Service) -> None:
 async def no_program_outlives_the_service_twice(service: Service) -> None:
     """A job that ran when the service was killed ends once: its processes are gone, and it has one result."""
     _need_restart(service)
-    before = (await service.run(TASKS_OF_THE_MACHINE)).fact("tasks")
-    job_id = await service.submit(orphans(service) + "time.sleep(3)\nprint('ended')", timeout=60)
+    orphans = await Orphans.before(service)
+    job_id = await service.submit(orphans.program + "time.sleep(3)\nprint('ended')", timeout=60)
     await service.until(job_id, "running", within_seconds=service.config.patience_seconds)
     await asyncio.sleep(1.0)
     await _restart(service)
     ran = await service.ended(job_id)
     expect(ran.log.count("ended") == 1, ran)
     first = await service.until(job_id, *ENDED, within_seconds=10)
-    await expect_gone(service, before)
+    await orphans.expect_gone(ran)
     expect(await service.view(job_id) == first, "the result changed after the end")
 
 
