@@ -3,12 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 
 from openmle_gym.manifest import Columns
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 CHANNEL = r"^(.*?)_?(\d+)$"
 """How a column of a signal is named: its channel and the number of the sample."""
@@ -87,7 +90,8 @@ def _term_weights(inputs: Inputs, **terms: Any) -> View:
 
     train, test = _text(inputs.train), _text(inputs.test)
     counter = CountVectorizer(**terms)
-    totals = np.asarray(counter.fit_transform(train).sum(axis=0)).ravel()
+    counts = cast("csr_matrix", counter.fit_transform(train))
+    totals = np.asarray(counts.sum(axis=0)).ravel()
     ranked = np.argsort(-totals, kind="stable")[:TEXT_TERMS]
     vectorizer = TfidfVectorizer(**terms, vocabulary=sorted(counter.get_feature_names_out()[ranked]), sublinear_tf=True)
     return _fitted(vectorizer, train, test)
