@@ -71,28 +71,31 @@ def test_a_setting_that_cannot_work_is_refused_by_name(settings: dict[str, objec
 
 def test_a_draft_without_a_score_is_worth_nothing_and_tasks_weigh_the_same() -> None:
     drafts = [outcome("a", 0, 0.5), outcome("a", 1, None), outcome("b", 0, 0.75)]
-    found = RESULTS.drafts_of(drafts)
-    assert found["by_task"] == {"a": 0.25, "b": 0.75}
-    assert found["utility"] == 0.5
-    assert found["utility_of_valid"] == 0.625
-    assert found["valid"] == pytest.approx(2 / 3)
-    assert not found["enough"]
+    found = RESULTS.single_drafts(drafts, {})
+    assert found.by_task == {"a": 0.25, "b": 0.75}
+    assert found.utility == 0.5
+    assert found.utility_of_valid == 0.625
+    assert found.valid == pytest.approx(2 / 3)
+    assert not found.enough
 
 
 def test_differences_are_matched_by_task_and_their_error_is_over_tasks() -> None:
     found = RESULTS.difference({"a": 0.5, "b": 0.9, "c": 0.4}, {"a": 0.4, "b": 0.6, "c": 0.2})
-    assert found["difference"] == pytest.approx(0.2)
-    assert found["standard_error"] == pytest.approx(0.1 / 3**0.5)  # 0.1, 0.3, 0.2: deviation 0.1
-    assert found["p_value"] == 0.25  # two of eight signs reach the sum
-    assert found["exact"]
+    assert found.difference == pytest.approx(0.2)
+    assert found.standard_error == pytest.approx(0.1 / 3**0.5)  # 0.1, 0.3, 0.2: deviation 0.1
+    assert found.p_value == 0.25  # two of eight signs reach the sum
+    assert found.exact
 
 
 @pytest.mark.parametrize(
-    ("samples", "difference", "passed"), [(250, 0.21, True), (250, 0.2, False), (249, 0.21, False)]
+    ("samples", "gain", "passed"),
+    [(250, (0.21, 0.2, 0.22), True), (250, (0.1, 0.6, 0.0), False), (249, (0.2,) * 3, False)],
 )
-def test_the_gate_is_two_errors_and_enough_samples(samples: int, difference: float, passed: bool) -> None:
-    drafts = {name: {"enough": samples >= RESULTS.LEAST_SAMPLES} for name in ("base", "trained")}
-    assert RESULTS.gate({"difference": difference, "standard_error": 0.1}, drafts)["passed"] is passed
+def test_the_gate_is_two_errors_and_enough_samples(samples: int, gain: tuple[float, ...], passed: bool) -> None:
+    single = RESULTS.single_drafts([outcome("a", run, 0.5) for run in range(samples)], {})
+    less_base = RESULTS.difference(dict(zip("abc", gain, strict=True)), dict.fromkeys("abc", 0.0))
+    side = RESULTS.Side(drafts={"base": single, "trained": single}, less_base={"trained": less_base}, ablations={})
+    assert RESULTS.gate(side).passed is passed  # 0.1, 0.6 and 0: mean 0.233, error 0.186
 
 
 def test_policies_trained_with_other_seeds_are_pooled_as_runs_of_their_own(tmp_path: Path) -> None:
@@ -136,15 +139,18 @@ def test_all_stages_run_once_and_are_not_run_again(tmp_path: Path) -> None:
         assert stage in stages
     found = json.loads((run / "results.json").read_text())
     measured = found["rounds"][0]
-    assert set(measured["drafts"]["held-out"]) == {"recipes", "base", "trained", "group_normalised", "against base"}
-    assert set(measured["search"]) == {"recipes", "base", "trained", "max-recipes", "max-trained"}
-    assert measured["drafts"]["held-out"]["recipes"]["valid"] > 0.0
+    held_out = measured["sides"]["held-out"]
+    assert set(held_out["drafts"]) == {"recipes", "base", "trained", "group_normalised"}
+    assert set(held_out["ablations"]) == {"group_normalised"}
+    assert set(measured["searches"]) == {"recipes", "base", "trained", "max-recipes", "max-trained"}
+    assert held_out["drafts"]["recipes"]["valid"] > 0.0
     assert found["training"]["round-1-rl-seed-0"]["steps"] == 2
     assert not measured["gate"]["passed"]  # one task tells nothing
     assert "<svg" in (run / "report.html").read_text()
     again = loop(*arguments)
     assert again.returncode == 0, again.stderr
     assert again.stdout == done.stdout
-    assert " s\n" not in again.stderr  # no stage was run
+    ran = [line for line in again.stderr.splitlines() if line.endswith(" s")]
+    assert [line.split()[1] for line in ran] == ["report:"]  # no other stage
     for line in (run / "stages").glob("*.sh"):
         assert os.environ.get("OPENMLE_SANDBOX_KEY", "no key") not in line.read_text()

@@ -42,14 +42,24 @@ class Machinery:
         self.stages = path / "stages"
         self.stages.mkdir(parents=True, exist_ok=True)
 
-    def stage(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> bool:
+    def stage(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str] | None = None,
+        *,
+        again: bool = False,
+    ) -> bool:
         """Runs a command to its end, or finds that it was; whether it ran now; `stages/<name>` has its command line, result and log.
+
+        Args:
+            again: Run it though it was.
 
         Raises:
             InfrastructureError: It failed.
         """
         result, log = self.stages / f"{name}.json", self.stages / f"{name}.log"
-        if self.done(name):
+        if self.done(name) and not again:
             return False
         arguments = [str(each) for each in command]
         (self.stages / f"{name}.sh").write_text(shlex.join(arguments) + "\n", encoding="utf-8")
@@ -126,7 +136,14 @@ class Machinery:
 class Plan(Machinery):
     """Prints the commands, checks their settings, and runs nothing but dry runs."""
 
-    def stage(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> bool:
+    def stage(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str] | None = None,
+        *,
+        again: bool = False,
+    ) -> bool:
         """Prints a command.
 
         Raises:

@@ -8,11 +8,11 @@ import json
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from openmle_erl.rewards import PRESETS, entropic_advantages, group_normalised_advantages, group_rewards
@@ -20,38 +20,153 @@ from openmle_erl.rl.config import RLConfig
 from openmle_erl.rl.groups import GroupState
 from openmle_erl.rl.opening import EXPERIENCE, learn_task
 from openmle_erl.rl.queue import GroupQueue
-from openmle_evo.evaluation.compare import compare
+from openmle_evo.evaluation.compare import Comparison, compare
 from openmle_evo.evaluation.drafts import STORE, draft_cards, draft_outcomes
-from openmle_evo.evaluation.results import RunOutcome, beaten, summarise
+from openmle_evo.evaluation.results import RunOutcome, SuiteResult, beaten, summarise
 from openmle_evo.evaluation.statistics import paired_permutation_test, standard_error
 from openmle_evo.evaluation.suite import MANIFEST, outcomes
 from openmle_gym.anchors import ANCHORS
+from openmle_gym.contracts import Contract
 from openmle_gym.store import CardStore
 from openmle_gym.task import load_package
 
 LEAST_SAMPLES = 250
 """Behind any rate that is claimed."""
+SideName = Literal["held-out", "train"]
+SIDES: tuple[SideName, ...] = ("held-out", "train")
+PLAIN = ("recipes", "base", "trained")
+"""Every other policy is an ablation."""
 COMPARED = (("trained", "base"), ("trained", "recipes"), ("max-trained", "trained"), ("max-recipes", "recipes"))
 """Searches, matched by task and run."""
+CURVES = (
+    *("reward/mean", "progress/mean", "percentile/mean", "progress/best_of_group", "tokens/reply", "outcome/success"),
+    *("advantage/zero_variance_share", "train/entropy", "train/clip_fraction", "seconds/step", "staleness/mean"),
+    *("samples", "train/kl"),
+)
 
 
-def results(run: Path) -> dict[str, Any]:
+class Single(Contract):
+    """Single Drafts of one policy, its seeds pooled."""
+
+    samples: int
+    utility: float
+    """The mean over tasks."""
+    utility_of_valid: float
+    valid: float
+    """The share that has a test score."""
+    standard_error_of_samples: float | None
+    by_task: dict[str, float]
+    tokens: int
+    outcomes: dict[str, float]
+    """How they ended, as shares."""
+
+    @property
+    def enough(self) -> bool:
+        """There are as many as a claim needs."""
+        return self.samples >= LEAST_SAMPLES
+
+
+class Difference(Contract):
+    """One policy less another, matched by task."""
+
+    difference: float
+    standard_error: float | None
+    """Over tasks; None for one task."""
+    p_value: float | None
+    exact: bool | None
+    by_task: dict[str, float]
+
+
+class Side(Contract):
+    """Single Drafts on the tasks of one side, by policy."""
+
+    drafts: dict[str, Single]
+    less_base: dict[str, Difference]
+    ablations: dict[str, Difference]
+    """The trained policy less each that was trained otherwise: what the thing left out is worth."""
+
+
+class Gate(Contract):
+    """Whether training helped."""
+
+    passed: bool
+    why: str
+
+
+class Searches(Contract):
+    """Searches of one policy on held-out tasks."""
+
+    suite: SuiteResult
+    attempts: int
+    valid_attempts: int
+    """With a validation score."""
+
+
+class Round(Contract):
+    """One generation."""
+
+    name: str
+    examples: int
+    """Of its corpus."""
+    sides: dict[SideName, Side]
+    gate: Gate
+    searches: dict[str, Searches]
+    searches_compared: dict[str, list[Comparison]]
+    """By "one less other"."""
+
+
+class Training(Contract):
+    """One run of reinforcement learning."""
+
+    steps: int
+    samples: int
+    executions: int
+    """Programs that were run: no reply without one, none that does not parse, and no duplicate."""
+    fates: dict[str, int]
+    duplicates: dict[str, int]
+    curves: dict[str, list[float | None]]
+    """One number a step."""
+
+
+class Signal(Contract):
+    """What entropic weighting and adaptive bounds did to the very groups that were trained on."""
+
+    groups: int
+    """With a signal."""
+    entropic_advantage: float
+    """The mean, over groups, of the best candidate's advantage (the paper's figure 8a)."""
+    group_normalised_advantage: float
+    adaptive_resolution: float
+    """The mean, over groups with two scores or more, of the part of the reward range that their valid programs take."""
+    static_resolution: float
+
+
+class Results(Contract):
     """All numbers of a loop."""
-    rounds = sorted(run.glob("round-*"))
-    return {
-        "tasks": tasks(run),
-        "seconds": seconds(run),
-        "rounds": [round_results(run, folder) for folder in rounds],
-        "training": {folder.name: training(folder) for folder in sorted((run / "rl").glob("*"))},
-        "signal": signal_of(run),
+
+    tasks: dict[SideName, list[str]]
+    synthetic: list[str]
+    seconds: dict[str, float]
+    """Wall clock of each stage, over all its lives."""
+    rounds: list[Round]
+    training: dict[str, Training]
+    signal: Signal | None
+    """None where no group had one."""
+
+
+def results(run: Path) -> Results:
+    """Reads a loop's folder."""
+    tasks: dict[SideName, list[str]] = {
+        side: [path.name for path in packages_of(run / "round-1/drafts" / side)] for side in SIDES
     }
-
-
-def tasks(run: Path) -> dict[str, Any]:
-    """Who is on which side; synthetic ones by name."""
-    sides = {side: packages_of(run / "round-1/drafts" / side) for side in ("train", "held-out")}
-    names = {side: [path.name for path in found] for side, found in sides.items()}
-    return names | {"synthetic": [name for found in names.values() for name in found if ANCHORS[name].synthetic]}
+    return Results(
+        tasks=tasks,
+        synthetic=[name for names in tasks.values() for name in names if ANCHORS[name].synthetic],
+        seconds=seconds(run),
+        rounds=[round_results(run, folder) for folder in sorted(run.glob("round-*"))],
+        training={folder.name: training(folder) for folder in sorted((run / "rl").glob("*"))},
+        signal=signal_of(run),
+    )
 
 
 def packages_of(folder: Path) -> list[Path]:
@@ -61,7 +176,7 @@ def packages_of(folder: Path) -> list[Path]:
 
 
 def seconds(run: Path) -> dict[str, float]:
-    """Wall clock of each stage, over all its lives."""
+    """See `Results`."""
     spent: dict[str, float] = defaultdict(float)
     for line in (run / "seconds.tsv").read_text(encoding="utf-8").splitlines():
         name, value = line.split("\t")
@@ -69,28 +184,51 @@ def seconds(run: Path) -> dict[str, float]:
     return dict(spent)
 
 
-def round_results(run: Path, folder: Path) -> dict[str, Any]:
+def round_results(run: Path, folder: Path) -> Round:
     """One generation: corpus, single Drafts, searches."""
     corpus = json.loads((run / "stages" / f"{folder.name}-corpus.json").read_text(encoding="utf-8"))
-    sft = json.loads((run / "stages" / f"{folder.name}-sft.json").read_text(encoding="utf-8"))
-    found: dict[str, Any] = {"name": folder.name, "corpus": corpus, "sft": sft, "drafts": {}, "search": {}}
-    for side in ("train", "held-out"):
-        single = {
-            name: pooled(paths, draft_outcomes) for name, paths in by_policy(folder / "drafts" / side, STORE).items()
-        }
-        shares = {name: outcome_shares(paths) for name, paths in by_policy(folder / "drafts" / side, STORE).items()}
-        found["drafts"][side] = {name: drafts_of(each) | {"outcomes": shares[name]} for name, each in single.items()}
-        found["drafts"][side] |= {"against base": against(single, "base", utility)}
-        if side == "held-out":
-            found["gate"] = gate(found["drafts"][side]["against base"].get("trained"), found["drafts"][side])
-    searched = {name: pooled(paths, outcomes) for name, paths in by_policy(folder / "search", MANIFEST).items()}
-    found["search"] = {name: summarise(each).model_dump(mode="json") for name, each in searched.items() if each}
-    found["search_against"] = {
-        f"{name} less {other}": [each.model_dump(mode="json") for each in compare(searched[name], searched[other])]
-        for name, other in COMPARED
-        if searched.get(name) and searched.get(other)
-    }
-    return found
+    sides: dict[SideName, Side] = {side: side_results(folder / "drafts" / side) for side in SIDES}
+    searched = by_policy(folder / "search", MANIFEST)
+    ended = {name: pooled(paths, outcomes) for name, paths in searched.items()}
+    return Round(
+        name=folder.name,
+        examples=corpus["examples"],
+        sides=sides,
+        gate=gate(sides["held-out"]),
+        searches={name: searches(searched[name], each) for name, each in ended.items() if each},
+        searches_compared={
+            f"{name} less {other}": compare(ended[name], ended[other])
+            for name, other in COMPARED
+            if ended.get(name) and ended.get(other)
+        },
+    )
+
+
+def side_results(folder: Path) -> Side:
+    """Single Drafts on the tasks of one side."""
+    suites = by_policy(folder, STORE)
+    single = {name: pooled(paths, draft_outcomes) for name, paths in suites.items()}
+    return Side(
+        drafts={name: single_drafts(each, outcome_shares(suites[name])) for name, each in single.items()},
+        less_base={name: less(single, name, "base") for name in single if "base" in single and name != "base"},
+        ablations={name: less(single, "trained", name) for name in single if name not in PLAIN and "trained" in single},
+    )
+
+
+def less(single: Mapping[str, Sequence[RunOutcome]], name: str, other: str) -> Difference:
+    """One policy's utility less another's."""
+    return difference(by_task(single[name], beaten), by_task(single[other], beaten))
+
+
+def searches(suites: Sequence[Path], ended: Sequence[RunOutcome]) -> Searches:
+    """One policy's, with their attempts counted."""
+    attempts = valid = 0
+    for store in (path for suite in suites for path in suite.glob("*/run-*/store.sqlite")):
+        with closing(CardStore(store)) as cards:
+            found = cards.cards()
+        attempts += len(found)
+        valid += sum(card.validation is not None for card in found)
+    return Searches(suite=summarise(ended), attempts=attempts, valid_attempts=valid)
 
 
 def by_policy(folder: Path, mark: str) -> dict[str, list[Path]]:
@@ -112,11 +250,6 @@ def pooled(paths: Sequence[Path], read: Callable[[Path], list[RunOutcome]]) -> l
     return found
 
 
-def utility(outcome: RunOutcome) -> float:
-    """Of one Draft."""
-    return beaten(outcome)
-
-
 def by_task(outcomes: Sequence[RunOutcome], measure: Callable[[RunOutcome], float]) -> dict[str, float]:
     """The mean of each task."""
     values: dict[str, list[float]] = defaultdict(list)
@@ -125,56 +258,46 @@ def by_task(outcomes: Sequence[RunOutcome], measure: Callable[[RunOutcome], floa
     return {task: statistics.fmean(each) for task, each in sorted(values.items())}
 
 
-def drafts_of(single: Sequence[RunOutcome]) -> dict[str, Any]:
+def single_drafts(drafts: Sequence[RunOutcome], outcomes: Mapping[str, float]) -> Single:
     """Utility and Valid Rate of single Drafts, with their standard errors over samples."""
-    tasks = by_task(single, utility)
-    valid = [float(outcome.valid) for outcome in single]
-    return {
-        "samples": len(single),
-        "enough": len(single) >= LEAST_SAMPLES,
-        "utility": statistics.fmean(tasks.values()),
-        "utility_of_valid": statistics.fmean([utility(each) for each in single if each.valid] or [math.nan]),
-        "valid": statistics.fmean(valid),
-        "standard_error_of_samples": standard_error([utility(each) for each in single]),
-        "by_task": tasks,
-        "tokens": sum(each.tokens for each in single),
-    }
+    tasks = by_task(drafts, beaten)
+    return Single(
+        samples=len(drafts),
+        utility=statistics.fmean(tasks.values()),
+        utility_of_valid=statistics.fmean([beaten(each) for each in drafts if each.valid] or [math.nan]),
+        valid=statistics.fmean(float(each.valid) for each in drafts),
+        standard_error_of_samples=standard_error([beaten(each) for each in drafts]),
+        by_task=tasks,
+        tokens=sum(each.tokens for each in drafts),
+        outcomes=dict(outcomes),
+    )
 
 
-def against(
-    single: dict[str, list[RunOutcome]], other: str, measure: Callable[[RunOutcome], float]
-) -> dict[str, dict[str, Any]]:
-    """Each policy less another, matched by task."""
-    if other not in single:
-        return {}
-    reference = by_task(single[other], measure)
-    return {name: difference(by_task(each, measure), reference) for name, each in single.items() if name != other}
-
-
-def difference(mine: dict[str, float], theirs: dict[str, float]) -> dict[str, Any]:
+def difference(mine: Mapping[str, float], theirs: Mapping[str, float]) -> Difference:
     """The mean difference over the tasks that both have, with its error and an exact permutation test."""
     apart = {task: mine[task] - theirs[task] for task in mine if task in theirs}
     test = paired_permutation_test(list(apart.values()))
-    return {
-        "difference": statistics.fmean(apart.values()),
-        "standard_error": standard_error(list(apart.values())),
-        "p_value": test.p_value if test else None,
-        "exact": test.exact if test else None,
-        "by_task": apart,
-    }
+    return Difference(
+        difference=statistics.fmean(apart.values()),
+        standard_error=standard_error(list(apart.values())),
+        p_value=test.p_value if test else None,
+        exact=test.exact if test else None,
+        by_task=apart,
+    )
 
 
-def gate(found: dict[str, Any] | None, drafts: dict[str, Any]) -> dict[str, Any]:
+def gate(side: Side) -> Gate:
     """Whether training helped: held-out Draft utility above base by more than two standard errors over tasks."""
-    if found is None or found["standard_error"] is None:
-        return {"passed": False, "why": "there is nothing to compare, or one task alone"}
-    bound = 2.0 * found["standard_error"]
-    enough = drafts["trained"]["enough"] and drafts["base"]["enough"]
-    return {
-        "passed": bool(found["difference"] > bound and enough),
-        "why": f"{found['difference']:+.3f} against 2 SE = {bound:.3f}"
-        + ("" if enough else f"; fewer than {LEAST_SAMPLES} samples"),
-    }
+    found = side.less_base.get("trained")
+    if found is None or found.standard_error is None:
+        return Gate(passed=False, why="there is nothing to compare, or one task alone")
+    bound = 2.0 * found.standard_error
+    enough = side.drafts["trained"].enough and side.drafts["base"].enough
+    why = f"{found.difference:+.3f} against 2 SE = {bound:.3f}"
+    return Gate(
+        passed=found.difference > bound and enough,
+        why=why if enough else f"{why}; fewer than {LEAST_SAMPLES} samples",
+    )
 
 
 def outcome_shares(paths: Sequence[Path]) -> dict[str, float]:
@@ -183,36 +306,25 @@ def outcome_shares(paths: Sequence[Path]) -> dict[str, float]:
     return {outcome: count / counts.total() for outcome, count in counts.most_common()}
 
 
-def training(folder: Path) -> dict[str, Any]:
-    """A training run's curves, one number a step."""
-    with closing(GroupQueue(folder / EXPERIENCE)) as queue:
+def training(folder: Path) -> Training:
+    """A training run, with its curves."""
+    with closing(GroupQueue(folder / EXPERIENCE)) as queue, closing(CardStore(folder / EXPERIENCE)) as store:
         steps = queue.steps()
         fates, duplicates = queue.fates(), queue.duplicates()
-    names = ("reward/mean", "progress/mean", "percentile/mean", "progress/best_of_group", "tokens/reply")
-    names += (
-        "outcome/success",
-        "advantage/zero_variance_share",
-        "train/entropy",
-        "train/clip_fraction",
-        "seconds/step",
+        cards = store.cards()
+    ran = sum(card.sandbox_seconds > 0.0 and not card.run_id.endswith("-eval") for card in cards)
+    return Training(
+        steps=len(steps),
+        samples=sum(fates.values()),
+        executions=ran,
+        fates=fates,
+        duplicates={str(whose): count for whose, count in duplicates.items()},
+        curves={name: [step.get(name) for step in steps] for name in CURVES if steps and name in steps[-1]},
     )
-    names += ("staleness/mean", "samples", "train/kl")
-    curves = {name: [step.get(name) for step in steps] for name in names if steps and name in steps[-1]}
-    return {
-        "steps": len(steps),
-        "samples": sum(fates.values()),
-        "fates": fates,
-        "duplicates": {str(whose): count for whose, count in duplicates.items()},
-        "curves": curves,
-    }
 
 
-def signal_of(run: Path) -> dict[str, Any]:
-    """What entropic weighting and adaptive bounds did to the very groups that were trained on.
-
-    best_advantage: the mean, over groups, of the best candidate's advantage (the paper's figure 8a).
-    resolution: the mean, over groups with two scores or more, of the part of the reward range that their valid programs take.
-    """
+def signal_of(run: Path) -> Signal | None:
+    """See `Signal`."""
     entropic: list[float] = []
     normalised: list[float] = []
     adaptive: list[float] = []
@@ -245,13 +357,11 @@ def signal_of(run: Path) -> dict[str, Any]:
             adaptive.append(float(np.ptp([member.base_reward for member in scored])))
             static.append(float(np.ptp(fixed)))
     if not entropic:
-        return {}
-    return {
-        "groups": len(entropic),
-        "best_advantage": {
-            "entropic": statistics.fmean(entropic),
-            "group_normalised": statistics.fmean(normalised),
-            "ratio": statistics.fmean(entropic) / statistics.fmean(normalised),
-        },
-        "resolution": {"adaptive": statistics.fmean(adaptive), "static": statistics.fmean(static)} if adaptive else {},
-    }
+        return None
+    return Signal(
+        groups=len(entropic),
+        entropic_advantage=statistics.fmean(entropic),
+        group_normalised_advantage=statistics.fmean(normalised),
+        adaptive_resolution=statistics.fmean(adaptive or [math.nan]),
+        static_resolution=statistics.fmean(static or [math.nan]),
+    )

@@ -64,7 +64,8 @@ class Loop:
                 self.measure(number, base, trained)
                 if number < config.rounds:  # the search's own verified transitions teach the next generation
                     searched.append(self.search(f"round-{number}/own", trained[0], self.tasks("train")))
-        self.machinery.stage("report", [sys.executable, HERE / "report.py", self.path])
+        # a loop that is given again may have got more rounds or ablations
+        self.machinery.stage("report", [sys.executable, HERE / "report.py", self.path], again=True)
         print(self.machinery.result("report"), end="")
 
     def make_tasks(self) -> None:
