@@ -27,7 +27,7 @@ def module(name: str) -> ModuleType:
     return found
 
 
-RESULTS, CONFIG = module("results"), module("config")
+RESULTS, CONFIG, MACHINERY = module("results"), module("config"), module("machinery")
 
 
 def loop(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -126,6 +126,46 @@ def test_the_cluster_profile_prints_a_plan_whose_settings_were_checked(tmp_path:
     wrong = loop("cluster", f"run_dir={tmp_path / 'plan'}", "sft=['optimiser.learning_rate=-1']")
     assert wrong.returncode == 2
     assert "learning_rate: must be above 0" in wrong.stderr
+
+
+def test_a_loop_that_is_given_again_waits_for_the_server_that_the_killed_one_left(tmp_path: Path) -> None:
+    server = f"""
+import pathlib, signal, sys, time
+held, may_end = pathlib.Path({str(tmp_path)!r}, "held"), pathlib.Path({str(tmp_path)!r}, "may_end")
+def end(*_):
+    while not may_end.exists():
+        time.sleep(0.02)
+    held.unlink()
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+held.touch(exist_ok=False)
+pathlib.Path(sys.argv[1]).touch()
+while True:
+    signal.pause()
+"""
+    loop = f"""
+import os, pathlib, signal, sys
+sys.path.insert(0, {str(FOLDER)!r})
+from machinery import Machinery
+machinery = Machinery(pathlib.Path({str(tmp_path / "loop")!r}))
+with machinery.server("sandbox", [sys.executable, "-c", {server!r}, "{{ready}}"], {{}}):
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", loop, "killed"], check=False)
+    assert killed.returncode == -9
+    with subprocess.Popen([sys.executable, "-c", loop, "again"], stderr=subprocess.PIPE, text=True) as again:
+        assert again.stderr is not None
+        assert "sandbox: waiting for the one before to end" in again.stderr.readline()
+        (tmp_path / "may_end").touch()
+    assert again.returncode == 0
+
+
+def test_two_loops_never_run_in_one_folder(tmp_path: Path) -> None:
+    first = MACHINERY.Machinery(tmp_path)
+    with pytest.raises(ConfigError, match="another loop runs on it"):
+        MACHINERY.Machinery(tmp_path)
+    del first
 
 
 @pytest.mark.slow

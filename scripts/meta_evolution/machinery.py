@@ -1,6 +1,7 @@
 """What runs a loop's commands: once each, with their output kept; or, for a plan, what prints them and checks their settings."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shlex
@@ -13,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from openmle_erl.rl.config import RLConfig
 from openmle_erl.sft.config import CONFIGS as ERL_CONFIGS
@@ -21,7 +23,7 @@ from openmle_erl.sft.train_config import SftConfig
 from openmle_evo.config import CONFIGS as EVO_CONFIGS
 from openmle_evo.evaluation.cli import EvaluateConfig
 from openmle_gym.configuration import load_config
-from openmle_gym.errors import InfrastructureError
+from openmle_gym.errors import ConfigError, InfrastructureError
 
 READY_SECONDS = 300.0
 TIED = (
@@ -38,9 +40,19 @@ class Machinery:
     """Runs commands. A stage whose result is there is not run again."""
 
     def __init__(self, path: Path) -> None:
+        """Opens a loop's folder, or makes it.
+
+        Raises:
+            ConfigError: Another loop runs on it.
+        """
         self.path = path
         self.stages = path / "stages"
         self.stages.mkdir(parents=True, exist_ok=True)
+        self._lock = (path / ".lock").open("w")  # until we end, however that is
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"run_dir={path}: another loop runs on it") from None
 
     def stage(
         self,
@@ -66,9 +78,14 @@ class Machinery:
         say(f"{name} ...")
         start = time.monotonic()
         try:
-            with result.with_suffix(".part").open("w") as out, log.open("a") as errors:
+            with self._turn("stage") as turn, result.with_suffix(".part").open("w") as out, log.open("a") as errors:
                 ended = subprocess.run(
-                    [*TIED, *arguments], stdout=out, stderr=errors, env=environment_with(environment or {}), check=False
+                    [*TIED, *arguments],
+                    stdout=out,
+                    stderr=errors,
+                    env=environment_with(environment or {}),
+                    pass_fds=[turn.fileno()],
+                    check=False,
                 )
         finally:
             with (self.path / "seconds.tsv").open("a", encoding="utf-8") as table:
@@ -104,13 +121,18 @@ class Machinery:
             InfrastructureError: It did not start.
         """
         ready, port = self.path / f"{name}.url", self._port(name)
-        ready.unlink(missing_ok=True)
         url = f"http://127.0.0.1:{port}"
         arguments = [str(each).replace("{port}", port).replace("{ready}", str(ready)) for each in command]
-        with (self.stages / f"{name}.log").open("a") as log:
+        with self._turn(name) as turn, (self.stages / f"{name}.log").open("a") as log:
+            ready.unlink(missing_ok=True)
             # Ctrl-C is for the stage, and for us, who end the server
             server = subprocess.Popen(
-                [*TIED, *arguments], stdout=log, stderr=log, env=environment_with(environment), start_new_session=True
+                [*TIED, *arguments],
+                stdout=log,
+                stderr=log,
+                env=environment_with(environment),
+                pass_fds=[turn.fileno()],
+                start_new_session=True,
             )
         try:
             deadline = time.monotonic() + READY_SECONDS
@@ -122,6 +144,19 @@ class Machinery:
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait()
+
+    def _turn(self, name: str) -> IO[str]:
+        """A lock that the process that inherits it holds until it ends, also when we are killed before; waits for it.
+
+        A loop that is given again at once finds what the killed one started still ending.
+        """
+        turn = (self.stages / f"{name}.lock").open("w")
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{name}: waiting for the one before to end")
+            fcntl.flock(turn, fcntl.LOCK_EX)
+        return turn
 
     def _port(self, name: str) -> str:
         """A free port, the same in every life of the loop: what was begun with an address goes on with it."""
