@@ -1,6 +1,7 @@
 """What the sandbox service costs, and what it bears: one run prints one table.
 
-    python scripts/bench_sandbox.py [--sections overhead,throughput,http,queue] [--runners docker,bubblewrap] [--size 1.0]
+    python scripts/bench_sandbox.py [--sections overhead,throughput,http,queue] [--runners docker,bubblewrap]
+                                    [--size 1.0]
 
     overhead     one empty program through the service, against the bare engine's and bare bubblewrap's own cost
     throughput   a queue of empty programs, against the engine or bubblewrap alone with as many at once
@@ -8,7 +9,9 @@
     queue        the paper's whole evaluation as waiting jobs: submit, kill -9, restart, lease
 
 Repeats are interleaved and medians compared; compare figures of one run only. The bare container has the host
-configuration that the engine reports of the service's own container, without its mounts.
+configuration that the engine reports of the service's own container, without its mounts. Zygote, like bubblewrap, is
+held against bare bubblewrap with a cold interpreter. Processor time, where this process may make a control group, is
+that of the service and all that it starts, or of the bare program; without the engine's, so for Docker there is none.
 """
 
 import argparse
@@ -16,31 +19,41 @@ import asyncio
 import itertools
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import docker
 import httpx
-from openmle_gym.isolation.choose import strongest_runner
-from openmle_gym.isolation.disk import unmount_below
-from openmle_gym.isolation.runner import PYTHON, RunSpec
-from openmle_gym.isolation.workspace import remove_tree
-from openmle_gym.jobs import MIB, Limits
-from sandbox_service.conformance.package import write_package
+from bench_sandbox_parts import (
+    BATCH,
+    JOBS,
+    Action,
+    Row,
+    Running,
+    Wire,
+    ended,
+    markdown,
+    payload,
+    post_all,
+    process,
+    processor_meter,
+    row,
+    scratch,
+    served,
+    submit,
+    submit_many,
+    timed,
+)
+from openmle_gym.jobs import MIB
 from sandbox_service.dispatch.local import JOB_LABEL
 from sandbox_service.store import JobStore
 
-JOBS = "/api/v1/jobs"
 IMAGE = "openmle/sandbox:cpu"
 INSIDE = "/opt/venv/bin/python"
 EMPTY = "pass"
@@ -51,7 +64,6 @@ EVALUATION = 52_800
 RUNS = 66
 LONG_POLLS = 400
 CONNECTIONS = 64
-BATCH = 500
 SMALL = ("memory_mib=512", "processes=64", "disk_mib=64")
 LONG_QUEUE = ("runner=bubblewrap", "workers=1", "max_queued=1000000")
 DOCKER_RUN = f"""\
@@ -64,136 +76,8 @@ bwrap --unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-t
 --proc /proc --dev /dev --tmpfs /tmp --dir /work --chdir /work --ro-bind {sys.prefix} {sys.prefix}
 --ro-bind {sys.base_prefix} {sys.base_prefix} {sys.executable} -c {EMPTY}""".split()
 
-Action = Callable[[], Awaitable[object]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One figure, and what it should be."""
-
-    section: str
-    what: str
-    value: float
-    unit: str
-    target: str = ""
-    met: bool | None = None
-    """None where there is no target."""
-
-
-def row(
-    section: str, what: str, value: float, unit: str, *, at_most: float | None = None, at_least: float | None = None
-) -> Row:
-    """A figure, with its target where it has one."""
-    if at_most is not None:
-        return Row(section=section, what=what, value=value, unit=unit, target=f"<= {at_most:g}", met=value <= at_most)
-    if at_least is not None:
-        return Row(section=section, what=what, value=value, unit=unit, target=f">= {at_least:g}", met=value >= at_least)
-    return Row(section=section, what=what, value=value, unit=unit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """A service in a process of its own."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-    ready_seconds: float
-
-    def client(self) -> httpx.AsyncClient:
-        """A client that waits for long answers."""
-        return httpx.AsyncClient(base_url=self.url, timeout=300, trust_env=False)
-
-    def rss_mib(self) -> float:
-        """Resident memory of the service itself."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith("VmRSS"))) / 1024
-
-    def cpu_seconds(self) -> float:
-        """Processor time that the service itself has used; a busy machine does not change it much."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def served(folder: Path, *settings: str) -> Iterator[Running]:
-    """A service on `folder`; killed by -9 in the end."""
-    if not (folder / "tasks").exists():
-        write_package(folder / "tasks" / "conformance")
-    ready, log = folder / "ready", folder / "log"
-    ready.unlink(missing_ok=True)
-    words = ["port=0", f"ready_file={ready}", f"state_dir={folder}/state", f"task_roots=[{folder}/tasks]"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENMLE_SANDBOX")}
-    began = time.perf_counter()
-    with log.open("ab") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sandbox_service", "serve", *words, *settings], stderr=stderr, env=environment
-        )
-    try:
-        while not ready.exists():
-            if process.poll() is not None:
-                raise SystemExit(f"the service did not start: {log.read_text()[-2000:]}")
-            time.sleep(0.01)
-        yield Running(url=ready.read_text(), process=process, ready_seconds=time.perf_counter() - began)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder, removed in the end with what services that were killed have left mounted there."""
-    folder = Path(tempfile.mkdtemp(prefix="openmle-bench-"))
-    try:
-        yield folder
-    finally:
-        unmount_below(folder)
-        remove_tree(folder)
-
-
-def payload(code: str, **fields: object) -> dict[str, object]:
-    """A submission."""
-    return {"code": code, "data_dir": "conformance", "timeout": 600, **fields}
-
-
-async def submit(http: httpx.AsyncClient, code: str) -> str:
-    """Submits one program and returns the job's id."""
-    response = await http.post(JOBS, json=payload(code))
-    return response.raise_for_status().json()["job_id"]
-
-
-async def submit_many(http: httpx.AsyncClient, jobs: Sequence[dict[str, object]]) -> list[str]:
-    """Submits in batches."""
-    ids: list[str] = []
-    for start in range(0, len(jobs), BATCH):
-        response = await http.post(f"{JOBS}/batch", json={"jobs": jobs[start : start + BATCH]})
-        ids += [item["job"]["job_id"] for item in response.raise_for_status().json()["jobs"]]
-    return ids
-
-
-async def ended(http: httpx.AsyncClient, job_id: str) -> dict[str, Any]:
-    """The job at its end."""
-    while True:
-        view = (await http.get(f"{JOBS}/{job_id}", params={"wait": 30})).raise_for_status().json()
-        if view["status"] not in ("queued", "running"):
-            return view
-
-
-async def timed(action: Action) -> float:
-    """Seconds that an action takes."""
-    began = time.perf_counter()
-    await action()
-    return time.perf_counter() - began
-
-
-def process(command: Sequence[str]) -> Action:
-    """Runs a command."""
-
-    async def run() -> None:
-        started = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
-        if await started.wait():
-            raise SystemExit(f"{' '.join(command)} failed")
-
-    return run
+SETTLE_SECONDS = 0.05
+"""For what goes on after an answer, such as clearing away."""
 
 
 async def engine_alone(http: httpx.AsyncClient) -> Action:
@@ -224,33 +108,36 @@ async def engine_alone(http: httpx.AsyncClient) -> Action:
 
 async def overhead(folder: Path, runner: str, size: float) -> list[Row]:
     """One empty program at a time."""
-    with served(folder, f"runner={runner}", *SMALL, "workers=1") as service:
+    with processor_meter() as meter, served(folder, f"runner={runner}", *SMALL, "workers=1") as service:
         async with service.client() as http:
 
             async def through_the_service() -> None:
                 await ended(http, await submit(http, EMPTY))
 
-            held = await strongest_runner(runner, docker_image=IMAGE, allow_process=False)
-            spec = RunSpec(argv=(PYTHON, "-c", EMPTY), limits=Limits(memory_bytes=512 * MIB, processes=64))
-            bare = (
-                {"docker run": process(DOCKER_RUN), "engine through the SDK": await engine_alone(http)}
-                if runner == "docker"
-                else {"bwrap": process(BUBBLEWRAP)}
-            )
-            actions = {**bare, "our runner without the service": lambda: held.run(spec), "service": through_the_service}
+            bare, goal = ("docker run", 1.15) if runner == "docker" else ("bwrap", 1.5)
+            actions = {bare: process(DOCKER_RUN if runner == "docker" else BUBBLEWRAP), "service": through_the_service}
+            if runner == "docker":
+                actions["engine through the SDK"] = await engine_alone(http)
             for action in actions.values():
                 await action()
-            seconds: dict[str, list[float]] = {name: [] for name in actions}
+            if meter:
+                await meter.until_quiet()  # a zygote's parents start
+            wall: dict[str, list[float]] = {name: [] for name in actions}
+            used: dict[str, list[float]] = {name: [] for name in actions}
             for _ in range(max(3, round(30 * size))):
                 for name, action in actions.items():
-                    seconds[name].append(await timed(action))
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    rows = [row("overhead", f"{runner}: {name}", 1000 * median, "ms") for name, median in medians.items()]
-    goals = {"docker run": 1.15, "bwrap": 1.5}
-    return rows + [
-        row("overhead", f"{runner}: service / {name}", medians["service"] / medians[name], "x", at_most=goals.get(name))
-        for name in bare
-    ]
+                    before = meter.seconds() if meter else 0.0
+                    wall[name].append(await timed(action))
+                    await asyncio.sleep(SETTLE_SECONDS)
+                    used[name].append(meter.seconds() - before if meter else 0.0)
+    rows: list[Row] = []
+    for what, seconds in (("", wall), (", processor time", used if meter and runner != "docker" else {})):
+        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        rows += [row("overhead", f"{runner}: {name}{what}", 1000 * median, "ms") for name, median in medians.items()]
+        if medians:
+            ratio = medians["service"] / medians[bare]
+            rows.append(row("overhead", f"{runner}: service / {bare}{what}", ratio, "x", at_most=goal))
+    return rows
 
 
 async def throughput(folder: Path, runner: str, size: float) -> list[Row]:
@@ -283,45 +170,6 @@ async def throughput(folder: Path, runner: str, size: float) -> list[Row]:
         row("throughput", f"{runner}: service", medians["service"], "jobs/s"),
         row("throughput", f"{runner}: share", medians["service"] / medians["alone"], "x", at_least=0.9),
     ]
-
-
-class Wire:
-    """HTTP/1.1 by hand on one kept connection: a client library costs more than the answer."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    @classmethod
-    async def open(cls, url: str) -> "Wire":
-        """Connects."""
-        address = httpx.URL(url)
-        return cls(*await asyncio.open_connection(address.host, address.port))
-
-    async def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """One request; the answer's body.
-
-        Raises:
-            SystemExit: It was refused.
-        """
-        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        answer = await self._reader.readuntil(b"\r\n\r\n")
-        length = int(answer.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-        content = await self._reader.readexactly(length)
-        if answer[9:10] != b"2":
-            raise SystemExit(f"{method} {path}: {answer.decode()}{content.decode()}")
-        return content
-
-
-async def post_all(wires: Sequence[Wire], path: str, bodies: Sequence[bytes]) -> None:
-    """Posts all bodies, each on the next wire that is free."""
-    left = iter(bodies)
-
-    async def post_on(wire: Wire) -> None:
-        for body in left:
-            await wire.ask("POST", path, body)
-
-    await asyncio.gather(*map(post_on, wires))
 
 
 def numbered(number: int) -> dict[str, object]:
@@ -428,16 +276,6 @@ async def queue(folder: Path, size: float) -> list[Row]:
         row("queue", "workers/status with the long queue, median", statistics.median(look), "ms"),
         row("queue", "memory of the service, largest", max(full, again) * MIB / 1e6, "MB", at_most=200),
     ]
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """The table."""
-    lines = ["| section | what | value | unit | target | met |", "|---|---|---:|---|---|---|"]
-    for each in rows:
-        met = {True: "yes", False: "**no**", None: ""}[each.met]
-        value = f"{each.value:,.0f}" if each.value >= 1000 else f"{each.value:.4g}"
-        lines.append(f"| {each.section} | {each.what} | {value} | {each.unit} | {each.target} | {met} |")
-    return "\n".join(lines)
 
 
 OF_A_RUNNER = {"overhead": overhead, "throughput": throughput}

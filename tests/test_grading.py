@@ -4,7 +4,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from openmle_gym.errors import PackageError, RunnerUnavailable
-from openmle_gym.grading import Grade, GradedSplit, grade_submission, with_standing
+from openmle_gym.grading import Grade, GradedSplit, grade_submission, hidden_answers, with_standing
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import Isolation, RunResult, RunSpec
 from openmle_gym.jobs import Limits
@@ -245,6 +245,29 @@ async def test_the_grading_process_sees_no_program_and_nothing_of_the_package_bu
     assert len(specs) == 1
     assert sorted(specs[0].inputs) == ["grading_child.py", "metric.py"]
     assert sorted(specs[0].files) == ["answers.npy", "submission.npy"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (b"", "is empty"),
+        (b"id,y\n", "there is no row"),
+        (b"id,y\n1,1\n2\n", "row 2 has 1 cells where the header has 2"),
+        (b"id,y\n1,1,\n2,2,\n", "row 1 has 3 cells where the header has 2"),
+        (b"id,y,y\n1,1,1\n", "two columns 'y'"),
+        (b"id;y\n1;1\n", "no column 'id'; the header is 'id;y'"),
+        (b"ID,y\n1,1\n", "no column 'id'; the header is 'ID', 'y'"),
+        (b"id,y\n1,1\n2,\xe9\n", "line 3 is not text in UTF-8"),
+        (b"id,y\n1,1\n 1 ,2\n", "two rows have id '1'"),
+        (b"id,y\n1,1\n,\n", "row 2 has no id"),
+    ],
+)
+def test_answers_that_cannot_be_used_are_the_packages_fault(tmp_path: Path, answers: bytes, words: str) -> None:
+    broken = package(tmp_path / "p", MEAN.format(body="return 0.5"))
+    broken.answers_path.write_bytes(answers)
+    with pytest.raises(PackageError, match=words) as caught:
+        hidden_answers(broken)
+    assert str(caught.value).startswith(str(broken.answers_path))
 
 
 async def test_a_half_without_rows_is_the_packages_fault(tmp_path: Path) -> None:

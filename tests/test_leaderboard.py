@@ -122,10 +122,14 @@ def test_a_leaderboard_is_read_whatever_its_header_looks_like(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no column 'score'"),
-        ("score\nx\n", "no row with a score"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no columns 'score'"),
+        ("score\nx\n", "row 1: score 'x' is no number"),
+        ('team,score\na,0.5\nb,-\nc,"0,85"\n', "row 3: score '0,85' is no number"),
+        ("team,score\na,0.5\nSmith, J.,0.9\n", "row 2 has 3 cells where the header has 2"),
+        ("score,Score\n1,2\n", "2 columns 'score'"),
+        ("team;score\na;0.5\n", "no columns 'score'"),
         ("score\n", "no row with a score"),
-        ("", "cannot read the leaderboard"),
+        ("", "is empty"),
     ],
 )
 def test_a_file_without_scores_is_a_package_error(tmp_path: Path, text: str, words: str) -> None:

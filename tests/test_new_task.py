@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from openmle_gym.assemble import hash_files, run_prepare
-from openmle_gym.errors import PackageError
+from openmle_gym.errors import ConfigError, PackageError
 from openmle_gym.grading import grade_submission
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.metrics import METRICS
@@ -202,11 +202,60 @@ def test_a_byte_order_mark_and_spaces_in_the_header_mean_nothing(tmp_path):
     assert list(read_table(write(tmp_path, "\ufeffid, size \n1,2\n")).columns) == ["id", "size"]
 
 
-def test_latin_1_is_read_with_a_warning(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("town", "encoding", "warns"),
+    [
+        ("Köln – „5 €“", "cp1252", "read as cp1252"),
+        ("北京", "gb18030", "read as gb18030"),
+        ("Köln", "utf-16", ""),
+        ("Köln", "utf-16-le", ""),
+        ("Köln", "utf-32", ""),
+    ],
+)
+def test_any_usual_encoding_is_read_and_a_guess_is_told(tmp_path, caplog, town, encoding, warns):
     with caplog.at_level(logging.WARNING):
-        table = read_table(write(tmp_path, "town,size\nKöln,3\n", encoding="latin-1"))
-    assert table["town"].tolist() == ["Köln"]
-    assert "read as Latin-1" in caplog.text
+        table = read_table(write(tmp_path, f"town,size\n{town},3\n", encoding=encoding))
+    assert table["town"].tolist() == [town]
+    assert warns in caplog.text
+    assert bool(caplog.text) == bool(warns)
+
+
+def test_an_encoding_that_is_told_is_taken(tmp_path, caplog):
+    path = write(tmp_path, "town,size\nМосква,3\n", encoding="cp1251")
+    assert read_table(path, encoding="cp1251")["town"].tolist() == ["Москва"]
+    assert not caplog.text
+    with pytest.raises(ConfigError, match="encoding 'cp9999': Python has no such codec"):
+        read_table(path, encoding="cp9999")
+    with pytest.raises(PackageError, match="byte 10 cannot be read as ascii"):
+        read_table(path, encoding="ascii")
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "row"),
+    [
+        ("sep=;\nsize;town\n1,5;x\n", ["size", "town"], ["1.5", "x"]),
+        (",size,town\n0,1.5,x\n1,2,y\n", ["index", "size", "town"], ["0", "1.5", "x"]),
+        ("size,town,\n1.5,x,\n2,y,\n", ["size", "town"], ["1.5", "x"]),
+        ("size,town\n1.5,x,\n2,y,\n", ["size", "town"], ["1.5", "x"]),
+        ("size,town\n1.5,x\n,\n \n", ["size", "town"], ["1.5", "x"]),
+        ('size,town\n"1,234.5",x\n"2",y\n', ["size", "town"], ["1234.5", "x"]),
+        ('size,town\n"1,234",x\n"2",y\n', ["size", "town"], ["1234", "x"]),
+    ],
+)
+def test_what_spreadsheets_and_pandas_add_changes_no_cell(tmp_path, text, columns, row):
+    table = read_table(write(tmp_path, text))
+    assert list(table.columns) == columns
+    assert table.iloc[0].tolist() == row
+
+
+def test_a_cell_may_be_longer_than_the_csv_modules_default_limit(tmp_path):
+    table = read_table(write(tmp_path, "a,b\n" + "x" * 200_000 + ",1\n"))
+    assert table["a"].tolist() == ["x" * 200_000]
+
+
+async def test_an_index_names_rows_only_where_no_other_column_does(tmp_path):
+    package = await make(tmp_path, houses().assign(house_id=range(100, 180)).to_csv())
+    assert package.manifest.columns.id == ("house_id",)
 
 
 def test_quoted_separators_and_newlines_stay_in_their_cell(tmp_path):
@@ -221,7 +270,12 @@ def test_quoted_separators_and_newlines_stay_in_their_cell(tmp_path):
         ("a,b,a\n1,2,3\n", "two columns are called 'a'"),
         ("a,,c\n1,2,3\n", "column 2 has no name"),
         ("a,b\n1,2\n3\n", "row 3 has 1 fields, the header has 2"),
-        ('a,b\n"1,2\n', "cannot be read"),
+        ('a,b\n1,2\n"1,2\n', "row 3 cannot be read: unexpected end of data"),
+        ("a,\n1,2\n", "column 2 has no name"),
+        (",b\n1,2\n1,3\n", "column 1 has no name"),
+        (" \n\t\n", "the file is empty"),
+        ("PK\x03\x04\0\0", "is no text, but a zip archive or a workbook"),
+        ("a,b\n1,\0\n", "is no text"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, text, message):
@@ -238,7 +292,8 @@ def test_what_is_no_table_is_refused(tmp_path, text, message):
         ({"target": ["price", "price"]}, "name each column"),
         ({"metric": "rsme"}, f"no metric 'rsme'; there are {', '.join(METRICS)}"),
         ({"metric": "auc", "target": ["heating2"]}, "'heating2': auc needs two classes, but there are 3"),
-        ({"target": ["town"]}, "'town': rmse needs numbers, but there is '(South|North)'"),
+        ({"target": ["town"]}, "'town': rmse needs numbers, but row 2 has 'South'"),
+        ({"target": ["endless"]}, "'endless': rmse needs numbers, but row 7 has 'inf'"),
         ({"metric": "accuracy"}, "'price': accuracy needs classes, but 80 rows have 80 different values"),
         ({"metric": "rmsle", "target": ["debt"]}, "at least 0, but there is -40"),
         ({"target": ["same"]}, "every row has the same value"),
@@ -253,6 +308,7 @@ async def test_what_does_not_fit_is_refused_and_nothing_is_left(tmp_path, settin
     table = houses().assign(
         heating2=[("gas", "oil", "wood")[i % 3] for i in range(80)], debt=range(-40, 40), same=["x"] * 80
     )
+    table["endless"] = ["inf" if i == 5 else str(i) for i in range(80)]
     with pytest.raises(PackageError, match=message):
         await make(tmp_path, table, **settings)
     assert [path.name for path in tmp_path.iterdir()] == ["houses.csv"]

@@ -1,4 +1,5 @@
 import hashlib
+import json
 import time
 from pathlib import Path
 
@@ -24,6 +25,23 @@ FORGETFUL = (
     + "".join(f"part_{i} = os.name\n" for i in range(6))
     + "pd.DataFrame({'id': [1]}).to_csv('submission.csv')\n"
 )
+SCRIPT = (
+    "import pandas as pd\n"
+    "test = pd.read_csv('data/test.csv')\n"
+    "if len(test) > 1:\n"
+    '    print("OK_MARK")\n'
+    "test[['id']].to_csv('submission.csv')\n"
+)
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "source": ["# Plan\n", "import nothing\n"]},
+        {"cell_type": "code", "source": ["import pandas as pd\n", "x = 1\n"]},
+        {"cell_type": "code", "source": 'print("OK_MARK", x)\n'},
+    ],
+    "nbformat": 4,
+}
+NOTEBOOK_SOURCE = 'import pandas as pd\nx = 1\n\n\nprint("OK_MARK", x)\n'
+HELPERS = '"""Helpers."""\nimport os\n\n\ndef helper():\n    return os.name\n'
 SHORT = "import pandas as pd\nframe = pd.DataFrame({'id': [1]})\nframe.to_csv('submission.csv')\n"
 
 
@@ -175,6 +193,61 @@ ACCEPTED = {
     ),
     "unclosed string in an older block": (f'```python\nx = """oops\n```\nFinal:\n{FENCED}', OK),
     "bare code with fences in a string": (NESTED, NESTED),
+    "helpers in a file of their own after the program": (
+        f"```python\n{SCRIPT}```\n`helpers.py`:\n```python\n{HELPERS}```",
+        SCRIPT,
+    ),
+    # Code that is wrapped in something else.
+    "JSON on one line": (json.dumps({"plan": "Load it.\nFit it.", "code": SCRIPT}), SCRIPT),
+    "JSON on lines": (json.dumps({"plan": "x", "code": SCRIPT}, indent=2), SCRIPT),
+    "JSON in a block": (f"Plan.\n```json\n{json.dumps({'code': SCRIPT}, indent=2)}\n```\nDone.", SCRIPT),
+    "JSON of messages": (json.dumps([{"role": "assistant", "content": f"Plan.\n```python\n{SCRIPT}```"}]), SCRIPT),
+    "JSON in JSON": (json.dumps({"arguments": json.dumps({"code": SCRIPT}, indent=1)}), SCRIPT),
+    "tool call": (f"<tool_call>\n{json.dumps({'name': 'run', 'arguments': {'code': SCRIPT}})}\n</tool_call>", SCRIPT),
+    "tool call in tags": (f"<function=run>\n<parameter=code>\n{SCRIPT}</parameter>\n</function>", SCRIPT),
+    "old and final code in JSON": (json.dumps({"old": f"import os\n{DRAFT}", "new": SCRIPT}), SCRIPT),
+    "notebook": (json.dumps(NOTEBOOK, indent=1), NOTEBOOK_SOURCE),
+    "notebook in a block": (f"```json\n{json.dumps(NOTEBOOK)}\n```", NOTEBOOK_SOURCE),
+    "square brackets": (f"[PYTHON]\n{SCRIPT}[/PYTHON]", SCRIPT),
+    "a tag that nobody knows": (f"<solution>\n{SCRIPT}</solution>", SCRIPT),
+    "character data": (f"<code><![CDATA[\n{SCRIPT}]]></code>", SCRIPT),
+    "LaTeX": (f"\\begin{{lstlisting}}[language=Python]\n{SCRIPT}\\end{{lstlisting}}", SCRIPT),
+    "colons for a fence": (f":::python\n{SCRIPT}:::\n", SCRIPT),
+    "two backticks for a fence": (f"Plan.\n``python\n{SCRIPT}``\n", SCRIPT),
+    "quotes for a fence": (f"'''python\n{SCRIPT}'''\n", SCRIPT),
+    "a block of plain text that is a program": (f"```text\n{SCRIPT}```", SCRIPT),
+    "a block for a notebook": (f"```jupyter\n{SCRIPT}```", SCRIPT),
+    "bare code between prose": (f"Sure! Here it is:\n\n{SCRIPT}\nThis isn't hard: it loads and it writes.\n", SCRIPT),
+    "bare code before prose": (f"{SCRIPT}\nThis program trains nothing.\nIt's done.\n", SCRIPT),
+    "entities in a block": (f"```python\n{SCRIPT.replace('>', '&gt;').replace(chr(34), '&quot;')}```", SCRIPT),
+    "magics of a notebook": (
+        f"```python\n%matplotlib inline\n!pip install lightgbm\n{SCRIPT}```",
+        f"pass  # %matplotlib inline\npass  # !pip install lightgbm\n{SCRIPT}",
+    ),
+    "numbered lines": (
+        "```python\n" + "".join(f"{n:3} | {x}\n" for n, x in enumerate(SCRIPT.splitlines(), 1)) + "```",
+        SCRIPT,
+    ),
+    "closing fence of the other kind": (f"```python\n{OK}~~~\n", OK),
+    # What a chat template leaves behind.
+    "end token after bare code": (f"{SCRIPT}<|im_end|>\n", SCRIPT),
+    "end tokens after bare code": (f"{SCRIPT}<|eot_id|></s>", SCRIPT),
+    "role before bare code": (f"assistant\n{SCRIPT}", SCRIPT),
+    "role in tokens before bare code": (f"<|start_header_id|>assistant<|end_header_id|>\n\n{SCRIPT}", SCRIPT),
+    # Other marks of thinking.
+    "tag with an attribute": (f'<think time="3">\n```python\n{DRAFT}```\n</think>\n{FENCED}', OK),
+    "tag with a prefix": (f"<seed:think>\n```python\n{DRAFT}```\n</seed:think>\n{FENCED}", OK),
+    "thinking in square brackets": (f"[THINK]\n```python\n{DRAFT}```\n[/THINK]{FENCED}", OK),
+    "thinking in triangles": (f"\u25c1think\u25b7\n```python\n{DRAFT}```\n\u25c1/think\u25b7\n{FENCED}", OK),
+    "thought in tokens": (f"<|begin_of_thought|>\n```python\n{DRAFT}```\n<|end_of_thought|>\n{FENCED}", OK),
+    "channels": (
+        f"<|channel|>analysis<|message|>Hm.\n```python\n{DRAFT}```\n<|end|><|start|>assistant<|channel|>final<|message|>{FENCED}",
+        OK,
+    ),
+    "marks of thinking in a string": (
+        '```python\nprint("[THINK]")\nprint("\u25c1/think\u25b7")\n```',
+        'print("[THINK]")\nprint("\u25c1/think\u25b7")\n',
+    ),
 }
 
 
@@ -211,6 +284,20 @@ NO_CODE = {
     "unending thinking that names its tag": f"<think>\nre.sub('</think>', '')\n```python\n{DRAFT}```\nHm.",
     "text that shows another block": f"~~~text\n~~~bash\n{OK}~~~\n",
     "text with shorter fences": f"````text\n```\n{OK}```\n````\n",
+    "thinking with an attribute that never ends": f'<think time="3">\n{FENCED}',
+    "thinking in square brackets that never ends": f"[THINK]\n{FENCED}",
+    "thinking in triangles that never ends": f"\u25c1think\u25b7\n{FENCED}",
+    "thought in tokens that never ends": f"<|begin_of_thought|>\n{FENCED}",
+    "a channel of analysis alone": f"<|channel|>analysis<|message|>Hm.\n{FENCED}",
+    "thinking alone in JSON": json.dumps({"content": f"<think>\n{FENCED}"}),
+    "JSON of prose": json.dumps({"plan": "First load.\nThen fit.\nimport what you need"}),
+    "imports in prose": "Write:\n\nimport pandas as pd\nimport numpy as np\n\nThen fit a model.\n",
+    "bare code that breaks off and goes on": "import os\nx = os.name\nfor x in y\n    print(x)\nprint(os)\n",
+    "text that is code but writes nothing": f"```text\n{OK}```",
+    "search and replace": "<<<<<<< SEARCH\nprint(1)\n=======\nprint(2)\n>>>>>>> REPLACE\n",
+    "notebook without code": json.dumps(
+        {"cells": [{"cell_type": "markdown", "source": ["import os\n", "x = os.name"]}]}
+    ),
     "table": "| a | b |\n|---|---|\n| 1 | 2 |\n",
     "CSV block": "```\nid,target\n1,0.5\n2,0.7\n```",
 }
@@ -276,6 +363,13 @@ def test_a_block_that_does_not_parse_is_kept_with_its_error() -> None:
     program = parse_reply("Plan.\n```python\nimport os\nprint(\n```\nDone.")
     assert program.source == "import os\nprint(\n"
     assert program.syntax_error == "line 2: '(' was never closed"
+
+
+def test_a_reply_that_is_all_code_is_kept_when_it_does_not_parse() -> None:
+    source = SCRIPT.replace("> 1:", "> 1")
+    program = parse_reply(source)
+    assert program.source == source
+    assert program.syntax_error == "line 3: expected ':'"
 
 
 def test_the_last_block_is_final_even_when_it_does_not_parse() -> None:
@@ -348,6 +442,13 @@ HOSTILE = {
     "backslash-n": "\\n" * 150_000,
     "brackets": "(" * 300_000,
     "tildes and backticks": "~~~python\n```python\n" * 15_000,
+    "JSON": json.dumps({"a": ["x\ny"] * 50_000}),
+    "open JSON": '{"a":\n' * 50_000,
+    "nested JSON": "[\n[" * 80_000,
+    "broken bare code": "import os\n" + "x = os.name\ny z\n" * 20_000,
+    "end tokens": "</s>" * 75_000,
+    "numbered lines": "".join(f"{n}: (\n" for n in range(40_000)),
+    "magics": "```python\n" + "!ls (\n" * 40_000,
     "unclosed shell": "```bash\n</think>\n" * 18_000,
 }
 

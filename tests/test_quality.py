@@ -150,6 +150,19 @@ def test_evidence_is_bounded_and_leaves_out_what_was_not_looked_at(healthy: Path
     assert len(judge_prompt(evidence)[1].content) < 60_000
 
 
+def test_raw_rows_are_counted_without_blank_lines_and_whatever_their_encoding(tmp_path: Path) -> None:
+    root = write_healthy(tmp_path / "houses")
+    (root / "raw").mkdir()
+    rows = [f"{number},caf\u00e9,1" for number in range(300)]
+    raw = "\n".join(["id,area,price", *rows[:200], "", *rows[200:], " , ", ""])
+    (root / "raw" / "train.csv").write_bytes(raw.encode("latin-1"))
+    evidence = collect_evidence(load_package(root), Report(package="houses", findings=(), checked=()))
+    usage = evidence["raw_usage_evidence"]
+    assert isinstance(usage, dict)
+    assert (usage["raw_train_rows"], usage["train_rows"], usage["test_rows"]) == (300, 200, 100)
+    assert (usage["rows_are_conserved"], usage["raw_train_has_targets"]) == (True, ["price"])
+
+
 Script = Callable[[int], Reply]
 
 

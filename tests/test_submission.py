@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openmle_gym.errors import PackageError
 from openmle_gym.manifest import Columns
 from openmle_gym.submission import AnswerKey, Prediction, SubmissionVerdict, validate_submission
 from openmle_gym.submission_bulk import read_plain
@@ -255,8 +254,12 @@ def test_other_columns_of_the_answers_are_not_asked_for() -> None:
 
 
 def test_answers_that_name_a_row_twice_are_the_packages_fault() -> None:
-    with pytest.raises(PackageError, match="two rows with id '1'"):
+    with pytest.raises(ValueError, match="two rows have id '1'"):
         judged(CLEAN, answers=table("id,target\n1,0\n1,1"))
+    with pytest.raises(ValueError, match="row 2 has no id"):
+        judged(CLEAN, answers=table("id,target\n1,0\n ,1"))
+    with pytest.raises(ValueError, match="there is no row"):
+        judged(CLEAN, answers=table("id,target"))
 
 
 def test_probabilities_outside_of_the_unit_interval_are_accepted_with_a_warning() -> None:

@@ -15,10 +15,12 @@ from openmle_evo.config import BudgetConfig, IslandsConfig, ScheduleConfig, Sear
 from openmle_evo.run import FinalReport, RunDirectory, RunManifest
 from openmle_evo.search import Search
 from openmle_evo.skills import GivenSkill, SkillsRecord
+from openmle_gym.errors import StoreError
 from openmle_gym.evaluate import JobSettings
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card, ranked
 from openmle_gym.jobs import JobRequest, JobResult, Limits
+from openmle_gym.program import program_id
 from openmle_gym.scores import TestScore
 
 
@@ -117,6 +119,24 @@ def test_a_test_score_on_a_card_is_found(tmp_path: Path) -> None:
     assert failed(path) == ["cards"]
 
 
+def test_a_program_that_the_policy_did_not_write_is_found(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", graded=None)
+    last = 39  # nothing was decided by it
+    change_card(path, last, source="print(1)\n", program_id=program_id("print(1)\n"))
+    assert failed(path) == ["programs"]
+
+
+def test_a_card_that_is_gone_is_found(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    with sqlite3.connect(path / "store.sqlite") as connection:
+        (trigger,) = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND sql LIKE '%DELETE%'"
+        ).fetchone()
+        connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("DELETE FROM cards WHERE attempt = 39")
+    assert "cards" in failed(path)
+
+
 def test_a_program_that_was_not_the_best_by_validation_is_found(tmp_path: Path) -> None:
     assert failed(make_run(tmp_path / "run", graded=1)) == ["final"]
 
@@ -148,6 +168,23 @@ def test_a_bundle_is_the_same_bytes_each_time_and_tells_its_digest(tmp_path: Pat
             assert member
             assert hashlib.sha256(member.read()).hexdigest() == digest
     assert {"manifest.json", "cards.jsonl", "calls.jsonl", "exchanges.jsonl", "final.json"} <= set(names)
+
+
+def test_a_bundle_is_audited_as_its_run_is(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    write_bundle(path, tmp_path / "a.tar")
+    assert audit(tmp_path / "a.tar") == audit(path)
+
+
+def test_a_changed_bundle_is_refused(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    write_bundle(path, tmp_path / "a.tar")
+    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes().replace(b"0.73519", b"0.63519"))
+    with pytest.raises(StoreError, match=r"final.json: not what SHA256SUMS says"):
+        audit(tmp_path / "a.tar")
+    (tmp_path / "b.tar").write_text("no tar")
+    with pytest.raises(StoreError, match="neither a run's directory nor a bundle"):
+        audit(tmp_path / "b.tar")
 
 
 SKILL = "## What worked\n\nGradient boosting on small tables."

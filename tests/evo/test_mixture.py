@@ -8,6 +8,7 @@ import pytest
 from evo.make import HashExecutor
 from evo.make_package import make_package
 from evo.test_search import MANIFEST, search
+from openmle_evo.cli import main
 from openmle_evo.config import CONFIGS, BudgetConfig, MixtureConfig, SearchConfig
 from openmle_evo.policy import PROFILES, log_estimate, open_policies
 from openmle_evo.run import RunDirectory
@@ -100,6 +101,24 @@ async def test_a_wrong_mixture_is_named_before_anything_is_asked(config: SearchC
         async with open_policies(config):
             pass
     assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (["policy=hosted_openai", "policy.model=gpt", "budget.dollars=1"], "budget.dollars: no prices of gpt"),
+        (["policy=openai"], "policy: set policy.base_url and policy.model"),
+        (["tokenizer=/nowhere/tokenizer.json"], "tokenizer=/nowhere/tokenizer.json: no such file"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_before_a_run_is_made(
+    setting: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    package = make_package(tmp_path / "tasks")
+    assert main(["search", f"task={package.root}", f"run_dir={tmp_path / 'run'}", *setting]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["frontis_30b", "frontis_35b", "qwen3_30b", "qwen36_35b"])

@@ -20,7 +20,7 @@ from openmle_evo.naturebench.executor import NatureExecutor, best_gap_of
 from openmle_evo.naturebench.outputs import OutputsRefused, unpack
 from openmle_evo.naturebench.service import EvaluationService
 from openmle_evo.naturebench.settings import NatureConfig
-from openmle_evo.naturebench.words import CONTRACT, in_its_words, public_nature_task
+from openmle_evo.naturebench.words import CONTRACT, public_nature_task
 from openmle_evo.reading import read_exchanges, read_run
 from openmle_gym.bridges.naturebench import LITE_V2, NatureTask, read_task
 from openmle_gym.configuration import load_config
@@ -269,7 +269,7 @@ def test_only_plain_files_within_the_limit_are_unpacked(tmp_path: Path) -> None:
 def test_prompts_are_in_the_benchmarks_words(tmp_path: Path, columns: int) -> None:
     task = read_task(nature_task(tmp_path / "cells"))
     public = public_nature_task(task, PromptConfig(columns=columns))
-    prompt = in_its_words(build_prompt(Operator.DRAFT, public, (), Surroundings(limits=Limits())))
+    prompt = build_prompt(Operator.DRAFT, public, (), Surroundings(limits=Limits()))
     text = prompt[-1].content
     assert text.endswith(CONTRACT)
     assert "Label the cells" in text

@@ -346,6 +346,25 @@ async def test_a_two_package_run_ends_on_the_other_package(tmp_path: Path) -> No
     assert failed(tmp_path / "run") == []
 
 
+async def test_the_best_program_is_graded_also_after_an_error_that_nobody_expected(tmp_path: Path) -> None:
+    class Breaks(Claims):
+        async def run(self, job: JobRequest) -> JobResult:
+            if len(self.jobs) == 6:
+                raise RuntimeError("a fault of ours")
+            return await super().run(job)
+
+    search, _ = packages(tmp_path)
+    config = SearchConfig(
+        task=str(search.root), workers=1, run_dir=str(tmp_path / "run"), budget=BudgetConfig(attempts=12)
+    )
+    place = Place(Breaks(), Claims(), "none")
+    run = await create_run(config, search, place)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        await run_to_end(run, stored_config(run), search, place)
+    run.close()
+    assert read_final(tmp_path / "run") is not None
+
+
 async def test_a_self_valid_run_ends_on_the_hidden_test_rows_with_the_measured_score_beside(tmp_path: Path) -> None:
     search, _ = packages(tmp_path)
     config = SearchConfig(

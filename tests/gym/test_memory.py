@@ -58,8 +58,9 @@ def test_draft_is_told_of_the_best_and_no_more_than_asked() -> None:
     assert told(Operator.DRAFT, draft_attempts=3) == [3, 2, 5]
 
 
-def test_memory_of_everything_is_all_valid_programs_in_order() -> None:
+def test_memory_of_everything_is_all_valid_programs_in_order_and_to_debug_the_way_to_the_failure() -> None:
     assert told(Operator.IMPROVE, 2, kind="everything") == [0, 1, 3, 4, 5]
+    assert told(Operator.DEBUG, 7, kind="everything") == [6]
     assert told(Operator.IMPROVE, 2, kind="none") == []
 
 

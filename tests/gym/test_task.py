@@ -84,6 +84,43 @@ def test_released_metadata_decides_the_direction(tmp_path: Path) -> None:
     assert package.manifest.metric.theoretical_min == 0.0
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("task.toml", b"name = 'caf\xe9'\n", "not valid TOML"),
+        ("task.toml", b"schema_version = " + b"9" * 5000, "not valid TOML"),
+        ("info/task_metadata.json", b'{"higher_is_better": true, "task": "caf\xe9"}', "not valid JSON"),
+        ("info/task_metadata.json", b"[" * 100_000, "not valid JSON"),
+        ("utils/metric.py", b"x = 1\0", "cannot be parsed"),
+        ("utils/metric.py", b"(" * 1000 + b")" * 1000, "cannot be parsed"),
+        ("data/public/sample_submission.csv", b"", "is empty"),
+        ("data/public/sample_submission.csv", b"caf\xe9,y\n1,0\n", "line 1 is not text in UTF-8"),
+        ("data/public/sample_submission.csv", b"id,y,y\n1,0,0\n", "two columns 'y'"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    root = write_package(tmp_path / "damaged")
+    (root / name).write_bytes(content)
+    with pytest.raises(PackageError, match=words) as caught:
+        load_package(root)
+    assert str(caught.value).startswith(str(root / name))
+
+
+def test_a_bound_beyond_floats_is_none(tmp_path: Path) -> None:
+    root = write_package(tmp_path / "old")
+    facts = {"higher_is_better": True, "theoretical_min": -(10**400), "theoretical_max": 1}
+    (root / "info/task_metadata.json").write_text(json.dumps(facts))
+    metric = load_package(root).manifest.metric
+    assert (metric.theoretical_min, metric.theoretical_max) == (None, 1.0)
+
+
+def test_a_manifest_may_start_with_a_byte_order_mark(tmp_path: Path) -> None:
+    manifest = Manifest(name="a", metric=Metric(name="rmse", higher_is_better=False), columns=COLUMNS)
+    write_manifest(manifest, tmp_path / "task.toml")
+    (tmp_path / "task.toml").write_text((tmp_path / "task.toml").read_text(), encoding="utf-8-sig")
+    assert read_manifest(tmp_path / "task.toml") == manifest
+
+
 def test_the_metric_module_is_never_run_to_infer(tmp_path: Path) -> None:
     bomb = METRIC.format(direction=True) + f"\nopen({str(tmp_path / 'ran')!r}, 'w')\n"
     load_package(write_package(tmp_path / "toy", metric=bomb))

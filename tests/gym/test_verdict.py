@@ -5,7 +5,7 @@ from openmle_gym.isolation.runner import Artifact, BoundedLog, GpuUse, Isolation
 from openmle_gym.jobs import MIB, Limits, Outcome
 from openmle_gym.verdict import judge
 
-LIMITS = Limits(wall_seconds=1.5, memory_bytes=100 * MIB, processes=40, disk_bytes=16 * MIB)
+LIMITS = Limits(wall_seconds=1.5, memory_bytes=100 * MIB, processes=40, disk_bytes=16 * MIB, output_bytes=3 * MIB)
 FAILED = Outcome.CODE_EXECUTION_ERROR
 
 
@@ -28,6 +28,7 @@ def ended(
     out_of_memory: bool = False,
     too_many_processes: bool = False,
     disk_full: bool = False,
+    too_much_output: bool = False,
     gpu: GpuUse | None = None,
     submission: Artifact | None = None,
 ) -> RunResult:
@@ -38,6 +39,7 @@ def ended(
         out_of_memory=out_of_memory,
         too_many_processes=too_many_processes,
         disk_full=disk_full,
+        too_much_output=too_much_output,
         gpu=gpu,
         wall_seconds=1.0,
         log=BoundedLog(head=log),
@@ -72,6 +74,7 @@ VRAM_WELL = GpuUse(enforcement="watchdog", peak_bytes=3)
         (ended(signal=9, gpu=VRAM_KILL), FAILED, "gpu_oom"),
         (ended(signal=9, too_many_processes=True), FAILED, "too_many_processes"),
         (ended(signal=9, disk_full=True), FAILED, "disk_full"),
+        (ended(signal=9, too_much_output=True), FAILED, "too_much_output"),
         (ended(1, traceback("RuntimeError: can't start new thread")), FAILED, "too_many_processes"),
         (ended(1, traceback(EXHAUSTED, library=IN_FORK)), FAILED, "too_many_processes"),
         (ended(1, traceback(EXHAUSTED, line="os.fork()")), FAILED, "too_many_processes"),
@@ -122,5 +125,6 @@ def test_messages_name_the_limit() -> None:
     assert message(ended(signal=9, timed_out=True)) == "the program was stopped after 1.5 seconds"
     assert message(ended(signal=9, out_of_memory=True)) == "the program needed more than its 100 MiB of memory"
     assert message(ended(signal=9, too_many_processes=True)).endswith("its 40 processes and threads")
+    assert message(ended(signal=9, too_much_output=True)) == "the program was stopped after it had printed 3 MiB"
     assert message(ended(signal=25)) == "the program wrote a file of more than its 16 MiB"
     assert message(ended(1, traceback("ValueError: bad"))) == "ValueError: bad (line 8: work())"

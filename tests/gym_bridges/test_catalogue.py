@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openmle_gym.catalogue.boards import attach_board, board_text, download_board, kaggle_key, standing, unscored_rows
+from openmle_gym.catalogue.boards import attach_board, board_text, download_board, kaggle_key, standing
 from openmle_gym.catalogue.funnel import funnel, read_catalogue
 from openmle_gym.catalogue.index import build_index, query_index
 from openmle_gym.catalogue.overview import COLUMNS, ask_category, find_packages, overview, overview_csv, size_text
@@ -18,7 +18,7 @@ from openmle_gym.catalogue.taxonomy import category, read_category, read_compute
 from openmle_gym.chat import Completion
 from openmle_gym.errors import ConfigError, ExecutorUnavailable, PackageError, StoreError
 from openmle_gym.isolation.process import ProcessRunner
-from openmle_gym.leaderboard import Leaderboard, Medal
+from openmle_gym.leaderboard import Leaderboard, Medal, read_scores
 from pydantic import SecretStr
 from scripted_server import Asked, Reply, serving
 from toy import write_toy_package
@@ -165,6 +165,38 @@ def test_a_catalogue_needs_slugs(tmp_path: Path) -> None:
         catalogue(tmp_path, [{"teams": 3}])
 
 
+def test_counts_are_read_as_tables_write_them(tmp_path: Path) -> None:
+    counts = {"a": "50", "b": "50.0", "c": "1,234", "d": "4.9e1", "e": "49.0", "f": "NaN", "g": "", "h": " 60 "}
+    found = funnel(catalogue(tmp_path, [{"slug": slug, "teams": count} for slug, count in counts.items()]))
+    short, missing = "leaderboard_too_short", "leaderboard_missing"
+    wanted = {"a": "", "b": "", "c": "", "d": short, "e": short, "f": missing, "g": missing, "h": ""}
+    assert {verdict.slug: verdict.reason for verdict in found.verdicts} == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("slug,teams\na,60\nb,many\n", "row 2: teams 'many' is no whole number"),
+        ("slug,teams\na,\u00b2\n", "row 1: teams '\u00b2' is no whole number"),
+        ("slug,teams\na,-3\n", "row 1: teams '-3' is no whole number"),
+        ("slug,teams\na,60.5\n", "row 1: teams '60.5' is no whole number"),
+        (f"slug,teams\na,{'9' * 5000}\n", "row 1: teams '9{40}' is no whole number"),
+        ("slug,teams\na,60\n,60\n", "row 2: no slug"),
+        ("slug,teams\na,60\nb\n", "row 2 has 1 cells where the header has 2"),
+        ("slug,teams\na,60,x\n", "row 1 has 3 cells where the header has 2"),
+        ("slug,Teams,teams\na,60,70\n", "two columns 'teams'"),
+        ("slug;teams\na;60\n", "no column slug"),
+        ('slug,teams\na,60\nb,"60\nc,60\n', "row 2: not CSV"),
+        ("", "is empty"),
+        ("teams\n", "no column slug"),
+    ],
+)
+def test_a_catalogue_that_would_be_miscounted_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "catalogue.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(PackageError, match=words):
+        read_catalogue(tmp_path / "catalogue.csv")
+
+
 BOARD = "rank,TeamName,score\n1,a,0.5\n2,b,0.75\n3,c,0.75\n4,d,1.5\n"
 
 
@@ -247,8 +279,8 @@ def test_ties_share_a_rank_and_a_missing_score_is_last() -> None:
 
 def test_teams_without_a_score_count_for_n_and_are_last(tmp_path: Path) -> None:
     path = tmp_path / "board.csv"
-    path.write_text("rank,Score\n1,3\n2,2\n3,\n4,NaN\n5,oops\n")
-    assert unscored_rows(path) == 3
+    path.write_text("rank,Score\n1,3\n2,2\n3,\n4,NaN\n5,-\n")
+    assert read_scores(path) == ((3.0, 2.0), 3)
     board = Leaderboard(scores=(3.0, 2.0), higher_is_better=True)
     found = standing(board, 2.0, unscored=3)
     # of five teams the first two win bronze or better: int(0.4 * 5)
@@ -292,9 +324,20 @@ def test_an_index_can_be_asked(tmp_path: Path) -> None:
     assert names(max_rows=29) == ["one", "two"]
     (task,) = query_index(tmp_path / "index.sqlite", compute="gpu")
     assert (task.modalities, task.train_rows, task.test_rows) == (("Image", "Tabular"), 29, 40)
+    (package := tmp_path / "tasks" / "one" / "data" / "public" / "train.csv").write_text('id,note\n1,"a\nb"\n2,\n')
+    build_index([tmp_path / "tasks"], tmp_path / "odd?name#1.sqlite")
+    assert [task.train_rows for task in query_index(tmp_path / "odd?name#1.sqlite")] == [2, 29]
+    package.write_text("id,note\n1\n")
+    build_index([tmp_path / "tasks"], tmp_path / "odd?name#1.sqlite")
+    assert [task.train_rows for task in query_index(tmp_path / "odd?name#1.sqlite")] == [None, 29]
     (tmp_path / "no.sqlite").write_text("text")
     with pytest.raises(StoreError, match="is no task index"):
         query_index(tmp_path / "no.sqlite")
+    with sqlite3.connect(tmp_path / "other.sqlite") as connection:
+        connection.executescript("CREATE TABLE tasks (name); CREATE TABLE modalities (name, modality);")
+        connection.execute("INSERT INTO tasks VALUES ('a')")
+    with pytest.raises(StoreError, match="is no task index"):
+        query_index(tmp_path / "other.sqlite")
     with sqlite3.connect(tmp_path / "index.sqlite") as connection:
         assert connection.execute("SELECT COUNT(*) FROM modalities").fetchone() == (3,)
 
@@ -314,6 +357,8 @@ def test_the_release_s_layout_and_records_read(tmp_path: Path) -> None:
     assert toy.package().manifest.compute == "gpu"
     with pytest.raises(PackageError, match="is a recipe"):
         recipe.package()
+    with pytest.raises(PackageError, match="no such folder"):
+        list(read_released(tmp_path / "elsewhere"))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])

@@ -36,6 +36,25 @@ def test_the_commands_print_json_and_exit_codes(tmp_path: Path, capsys: pytest.C
     task = nature_package(tmp_path / "nature", entry("a", "higher", 0.5))
     gap = said(capsys, "naturebench", task, "--score", "a=0.6")["gap"]
     assert (gap["aggregate"], gap["surpasses_sota"]) == (pytest.approx(0.2), True)
+    for score, words in (
+        ("b=0.6", "of one of a"),
+        ("0.6", "of one of a"),
+        ("a=x", "'x' is no number"),
+    ):
+        assert main(["naturebench", str(task), "--score", score]) == 2
+        assert words in capsys.readouterr().err
+    assert main(["naturebench", str(task), "--score", "a=0.6", "--score", "a=0.7"]) == 2
+    assert "is there twice" in capsys.readouterr().err
+    assert main(["prepare-input", str(root), "--output", str(tmp_path)]) == 1
+    assert f"{tmp_path}'. Detail: [errno 21] Is a directory\n" in capsys.readouterr().err
+    assert main(["funnel", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}: cannot be read: Is a directory\n"
+    for slug, words in (
+        ("../x", "a competition is named by a slug"),
+        ("https://www.kaggle.com/datasets/a/b", "only comp"),
+    ):
+        assert main(["leaderboard", "download", slug, "--output", str(tmp_path)]) == 2
+        assert words in capsys.readouterr().err
     overview = said(
         capsys, "overview", root.parent, "--output", tmp_path / "o.csv", "--runner", "process", "--allow-process"
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from gym_bridges.prepared import GRADE, Bench, read_table, write_table
+from openmle_gym.bridges.mle_bench import table
 from openmle_gym.bridges.mle_bench.competition import open_competition
 from openmle_gym.bridges.mle_bench.facts import Split, competitions, facts_of, lite_ids
 from openmle_gym.bridges.mle_bench.importing import import_competition, verify_official
@@ -340,6 +341,15 @@ def test_json_rows_stay_json_without_the_fields_of_answers(bench: Bench) -> None
     train = json.loads((search.public_dir / "train.json").read_text())
     assert all(row in rows for row in train)
     assert len(train) == 8
+
+
+def test_json_rows_need_not_all_have_the_same_fields(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text('[{"a": 1}, {"b": 2}]')
+    frame = table.read_table(tmp_path / "train.json").frame
+    assert (list(frame.columns), frame["b"].tolist()) == (["a", "b"], [None, 2])
+    (tmp_path / "train.json").write_text('{"a": 1}')
+    with pytest.raises(PackageError, match=r"train\.json: is no list of objects"):
+        table.read_table(tmp_path / "train.json")
 
 
 def test_pixels_of_hidden_pages_are_the_answers(bench: Bench) -> None:

@@ -78,7 +78,5 @@ def test_free_text_is_taken_as_it_is_whatever_the_answers_look_like() -> None:
 
 
 def test_answers_that_name_a_row_twice_are_refused() -> None:
-    from openmle_gym.errors import PackageError
-
-    with pytest.raises(PackageError, match="two rows with id '1'"):
+    with pytest.raises(ValueError, match="two rows have id '1'"):
         key([("1", "0"), (" 1", "1")], "number")

@@ -8,6 +8,8 @@ from pathlib import Path
 import openpyxl
 import pandas as pd
 import pytest
+from openmle_gym.build import template_prepare
+from openmle_gym.build.numerals import plain_numbers
 from openmle_gym.build.profile import profile_folder
 from openmle_gym.build.profile_text import profile_text
 from openmle_gym.build.tables import NotATable, read_samples
@@ -25,7 +27,7 @@ TABLE = "id;größe;ort\n" + "".join(f"{n};{n * 7 % 50},5;{'Köln' if n % 2 else
         ("utf-16", "utf-16"),
         ("utf-16-le", "utf-16-le"),
         ("utf-16-be", "utf-16-be"),
-        ("latin-1", "latin-1"),
+        ("latin-1", "cp1252"),
     ],
 )
 def test_a_table_is_read_in_any_usual_encoding(codec: str, found: str, tmp_path: Path) -> None:
@@ -37,6 +39,56 @@ def test_a_table_is_read_in_any_usual_encoding(codec: str, found: str, tmp_path:
     assert size is not None
     assert (size.kind, size.minimum, size.maximum) == ("number", "0.5", "49.5")
     assert table.candidates.ids == ("id",)
+
+
+@pytest.mark.parametrize(
+    ("text", "codec"),
+    [
+        ("name,price\n“Café” – 5 €,3\n", "cp1252"),
+        ("编号,城市\n1,北京\n2,上海\n", "gb18030"),
+    ],
+)
+def test_text_that_is_not_unicode_is_read_as_what_it_looks_like(text: str, codec: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(text.encode(codec))
+    assert detect_encoding(tmp_path / "t.csv") == codec
+
+
+def test_bytes_that_windows_1252_does_not_have_are_latin_1(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"name\n" + b"plain text " * 10 + b"\x81\n")
+    assert detect_encoding(tmp_path / "t.csv") == "latin-1"
+
+
+@pytest.mark.parametrize(
+    ("cells", "delimiter", "plain"),
+    [
+        (["1,5", "-20", ""], ";", ["1.5", "-20", ""]),
+        (["1,5", "2,25"], ",", ["1.5", "2.25"]),
+        (["1.234,5", "12"], ";", ["1234.5", "12"]),
+        (["1 234,5", "NA"], ";", ["1234.5", "NA"]),
+        (["1,234.5", "12"], ";", ["1234.5", "12"]),
+        (["1,234,567", "8"], ";", ["1234567", "8"]),
+        (["12,345", "6"], ",", ["12345", "6"]),
+        (["12,345", "6"], ";", ["12.345", "6"]),
+        (["0,345", "0,6"], ",", ["0.345", "0.6"]),
+        (["1,5", "a, b"], ";", ["1,5", "a, b"]),
+        (["1.5", "2"], ",", ["1.5", "2"]),
+    ],
+)
+def test_commas_in_numbers_are_read_as_all_cells_of_the_column_allow(
+    cells: list[str], delimiter: str, plain: list[str]
+) -> None:
+    column = pd.Series(cells, dtype=str)
+    assert plain_numbers(column, delimiter=delimiter).tolist() == plain
+
+
+def test_the_template_reads_numbers_as_the_profile_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_prepare, "MISSING", ["", "NA"])
+    for delimiter, expected in ((",", ["1234", "5", "NA", ""]), (";", ["1.234", "5", "NA", ""])):
+        monkeypatch.setattr(template_prepare, "READ", {"delimiter": delimiter})
+        assert template_prepare.pointed(pd.Series(["1,234", "5", "NA", ""])).tolist() == expected
+    assert template_prepare.pointed(pd.Series(["1.234,5", "NA"])).tolist() == ["1234.5", "NA"]
+    assert template_prepare.pointed(pd.Series(["1,234.5", "NA"])).tolist() == ["1234.5", "NA"]
+    assert template_prepare.pointed(pd.Series(["a, b", "1"])).tolist() == ["a, b", "1"]
 
 
 def test_binary_files_are_no_text(tmp_path: Path) -> None:

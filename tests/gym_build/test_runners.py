@@ -6,11 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gym_build.made_up import BAD_METRICS, BAD_PREPARES, METRIC, PREPARE, draft, houses
+from gym_build.made_up import (
+    BAD_METRICS,
+    BAD_PREPARES,
+    METRIC,
+    PREPARE,
+    SPEC_FIELDS,
+    code_reply,
+    draft,
+    houses,
+    json_reply,
+)
+from gym_build.scripted_model import serve_model
+from openmle_gym.build import BuildRequest, build_package, parse_source
 from openmle_gym.build.judge_metric import judge_metric
 from openmle_gym.build.judge_prepare import judge_prepare
 from openmle_gym.build.run_prepare import PrepareSettings
 from openmle_gym.build.state import tree_hashes
+from openmle_gym.chat import OpenAIChat
+from openmle_gym.check import check_package
 from openmle_gym.errors import RunnerUnavailable
 from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.docker import DockerRunner
@@ -18,6 +32,7 @@ from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import Isolation, Runner
 from openmle_gym.isolation.zygote import ZygoteRunner
 from openmle_gym.jobs import Limits
+from openmle_gym.task import load_package
 
 MAKE: dict[str, Callable[[], Runner]] = {
     "docker": lambda: DockerRunner(image="openmle/sandbox:cpu"),
@@ -95,6 +110,31 @@ async def test_a_bad_prepare_is_rejected_for_the_same_reason(
     assert not judgement.accepted
     assert judgement.code == code, judgement.feedback
     assert (raw / "train.csv").read_text() == houses()
+
+
+@pytest.mark.slow
+async def test_a_whole_build_and_its_check_work_though_the_model_errs(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text(houses())
+    script = {
+        "describe": [json_reply(SPEC_FIELDS)],
+        "prepare": [code_reply(BAD_PREPARES["KeyError"]), code_reply(PREPARE)],
+        "metric": [code_reply(BAD_METRICS["metric_execution_failed"]), code_reply(METRIC)],
+    }
+    wanted = BuildRequest(
+        source=parse_source(str(tmp_path / "train.csv")), work=tmp_path / "work", output=tmp_path / "tasks"
+    )
+    with serve_model(script) as model:
+        async with OpenAIChat(model.base_url, model="scripted", patience_seconds=0.0) as chat:
+            report = await build_package(wanted, model=chat, runner=runner)
+        assert {name: len(model.asked(name)) for name in script} == {"describe": 1, "prepare": 2, "metric": 2}
+        assert "KeyError" in model.asked("prepare")[1]
+        assert "KeyError" in model.asked("metric")[1]
+    assert report.ok, report
+    package = load_package(tmp_path / "tasks" / "train")
+    assert (package.root / "raw/train.csv").read_text() == houses()
+    checked = await check_package(package.root, runner=runner)
+    assert checked.passed, checked.findings
+    assert checked.not_checked == {}
 
 
 async def test_a_prepare_that_does_not_end_is_told_so(runner: Runner, raw: Path, tmp_path: Path) -> None:

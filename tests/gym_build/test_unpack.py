@@ -118,6 +118,13 @@ def link_in_zip() -> bytes:
     return out.getvalue()
 
 
+def nameless_in_zip() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(""), "1")
+    return out.getvalue()
+
+
 def twice_in_zip() -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -138,6 +145,18 @@ def twice_in_zip() -> bytes:
         ("a.tar", link_in_tar, "shadow: a link"),
         ("a.zip", link_in_zip, "shadow: a link"),
         ("a.zip", twice_in_zip, "x.csv: collides"),
+        ("a.zip", nameless_in_zip, "'': a member without a name"),
+        ("a.tar", lambda: tarred({"x": b"1", "y": b"2"}, "w")[:1024], "cut or damaged at byte 1024"),
+        (
+            "a.tar",
+            lambda: b"".join([(t := tarred({"x": b"1", "y": b"2"}, "w"))[:1024], b"?" * 512, t[1536:]]),
+            "byte 1024",
+        ),
+        (
+            "a.tar.bz2",
+            lambda: tarred({"x": b"1"}, "w:bz2")[:40],
+            "cannot be unpacked: file could not be opened successfully",
+        ),
         ("a.zip", lambda: zipped({"x": "1", "x/y": "2"}), "y: collides"),
         ("a.zip", lambda: b"PK\x03\x04 nothing", "a.zip: cannot be unpacked"),
         ("a.7z", lambda: b"7z\xbc\xaf\x27\x1c nothing", "a.7z: cannot be unpacked"),

@@ -1,10 +1,25 @@
+import errno
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
+from openmle_gym.isolation import artifacts
 from openmle_gym.isolation.artifacts import read_artifact
+from openmle_gym.isolation.disk import mount_memory, unmount_below
 from openmle_gym.isolation.runner import Artifact
+
+NO_SUCH_CALL = 100_000
+"""No kernel has a system call of this number."""
+
+
+@pytest.fixture(autouse=True, params=["at once", "by parts"])
+def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test here runs with the kernel's `openat2`, where it has one, and with a kernel that says it has none."""
+    if request.param == "by parts":
+        monkeypatch.setattr(artifacts, "_OPENAT2", NO_SUCH_CALL)
+    return request.param
 
 
 @pytest.fixture
@@ -122,3 +137,27 @@ def test_no_descriptor_stays_open(out: Path, secret: Path):
     for name in ("good", "bad", "missing", "good/below"):
         read_artifact(out, name, 10)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root on Linux can mount")
+def test_a_file_on_a_file_system_that_was_mounted_below_is_refused(out: Path):
+    (out / "mounted").mkdir()
+    mount_memory(out / "mounted", 1 << 20, user=0, mode=0o755)
+    try:
+        (out / "mounted" / "file").write_bytes(b"x")
+        assert refusal(out, "mounted/file") == "unreadable"
+    finally:
+        unmount_below(out)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="openat2 is Linux's")
+def test_a_kernel_without_the_call_says_so(out: Path, monkeypatch: pytest.MonkeyPatch):
+    (out / "file").touch()
+    folder = os.open(out, os.O_RDONLY)
+    monkeypatch.setattr(artifacts, "_OPENAT2", NO_SUCH_CALL)
+    try:
+        with pytest.raises(OSError, match="file") as refused:
+            artifacts._open_at_once(folder, "file")
+    finally:
+        os.close(folder)
+    assert refused.value.errno in (errno.ENOSYS, errno.EPERM)

@@ -8,7 +8,7 @@ from openmle_gym.isolation.runner import BoundedLog
 
 
 def record(*, exit_code: int | None = None, signal: int | None = None, started: bool = True) -> Record:
-    return Record(started=started, exit_code=exit_code, signal=signal, log=BoundedLog(head=""))
+    return Record(started=started, exit_code=exit_code, signal=signal, total_bytes=0, log=BoundedLog(head=""))
 
 
 OURS_TIME, OURS_VRAM, NOT_OURS = Watched(timed_out=True), Watched(over_vram=True, peak_vram_bytes=9), Watched()

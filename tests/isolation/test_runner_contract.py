@@ -204,6 +204,17 @@ async def test_a_huge_log_keeps_its_ends_within_the_budget(runner: Runner):
     assert result.log.truncated_bytes == lengths - 10_000
 
 
+async def test_a_program_that_prints_without_end_is_killed_and_one_below_that_limit_is_not(runner: Runner):
+    limits = Limits(wall_seconds=60, log_bytes=4096, output_bytes=2_000_000)
+    endless = "print('first')\nwhile True: print('x' * 99)"
+    ends = "import os\nfor _ in range(2000): os.write(1, b'x' * 999 + b'\\n')"  # 2,000,000 bytes
+    flooded, allowed = [await runner.run(spec_of(source, limits=limits)) for source in (endless, ends)]
+    assert (flooded.exit_code, flooded.signal, flooded.timed_out, flooded.too_much_output) == (None, 9, False, True)
+    assert flooded.log.head.startswith("first\nxxx")
+    assert (allowed.exit_code, allowed.too_much_output) == (0, False)
+    assert allowed.log.truncated_bytes == 2_000_000 - 4096
+
+
 async def test_the_log_survives_a_kill(runner: Runner):
     source = "i = 0\nwhile True:\n    print(i)\n    i += 1"
     result = await runner.run(spec_of(source, limits=Limits(wall_seconds=2, log_bytes=4096)))

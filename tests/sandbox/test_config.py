@@ -30,7 +30,7 @@ def test_settings_come_from_the_dataclass_and_the_command_line() -> None:
     [
         "prot=1", "port=70000", "port=x", "task_roots=[]", "runner=chroot", "runner=process", "workers=-1", "cpus=0",
         "memory_mib=0", "max_timeout_seconds=-1", "max_timeout_seconds=.inf", "max_body_mib=0", "max_attempts=0",
-        "max_queued=0", "log_kib=1", "processes=0", "disk_mib=0", "vram_mib=0", "drain_seconds=-1", "keep_days=0",
+        "max_queued=0", "log_kib=1", "output_mib=0", "processes=0", "disk_mib=0", "vram_mib=0", "drain_seconds=-1", "keep_days=0",
         "max_running_per_key=-1", "max_queued_per_key=-1", "max_queue_seconds=-1", "aging_seconds=.nan",
         "artifact_mib=-1", "max_artifacts_mib=-1", "docker_starts=-1", "tls_certificate=/missing", "tls_key=/missing",
     ],
@@ -46,9 +46,17 @@ def test_every_setting_has_a_default_and_a_doc() -> None:
 
 
 def test_limits_are_what_the_settings_say() -> None:
-    config = ServeConfig(max_timeout_seconds=5, memory_mib=7, cpus=2, processes=9, disk_mib=11, log_kib=13)
+    config = ServeConfig(
+        max_timeout_seconds=5, memory_mib=7, cpus=2, processes=9, disk_mib=11, log_kib=13, output_mib=17
+    )
     assert config.limits() == Limits(
-        wall_seconds=5, memory_bytes=7 * MIB, cpus=2, processes=9, disk_bytes=11 * MIB, log_bytes=13 * 1024
+        wall_seconds=5,
+        memory_bytes=7 * MIB,
+        cpus=2,
+        processes=9,
+        disk_bytes=11 * MIB,
+        log_bytes=13 * 1024,
+        output_bytes=17 * MIB,
     )
 
 

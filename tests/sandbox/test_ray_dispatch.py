@@ -7,6 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ STORE_BYTES = 80 << 20
 REPORTS_ITSELF = "import os; open({pids!r}, 'a').write(str(os.getpid()) + chr(10))\n"
 
 
-@pytest.fixture(scope="module")
-def head() -> Iterator[Any]:
+@contextmanager
+def ray_cluster(**environment: str) -> Iterator[Any]:
     """A Ray cluster whose head runs no programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # has Ray stay on the loopback interface
+        for name, value in environment.items():
+            patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
         cluster = Cluster(
@@ -46,6 +49,12 @@ def head() -> Iterator[Any]:
         )
         yield cluster
         cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Any]:
+    with ray_cluster() as cluster:
+        yield cluster
 
 
 class Nodes:
@@ -178,7 +187,9 @@ def test_the_job_of_a_node_that_dies_runs_once_more_on_another(tmp_path: Path, n
         assert {worker["worker_id"]: worker["status"] for worker in workers(service)}[lost] == "lost"
         until(lambda: not alive(pids(tmp_path)[0]))
         service.open_gate()
-        assert ended(service, job)["result"]["validation_score"] == 1.0
+        done = ended(service, job)["result"]
+        assert done["validation_score"] == 1.0
+        assert any("lost" in warning for warning in done["warnings"])
         assert len(pids(tmp_path)) == 2
 
 
@@ -234,6 +245,32 @@ def test_after_kill_9_of_the_service_no_job_is_lost_and_no_program_goes_on(tmp_p
         service.open_gate()
         assert all(ended(service, one)["result"]["validation_score"] == 1.0 for one in (job, *waiting))
         assert view(service, done) == before
+
+
+@needs_ray
+@pytest.mark.slow
+def test_when_rays_head_is_killed_the_service_ends_and_the_next_ones_on_both_lose_no_job(tmp_path: Path) -> None:
+    # How long Ray's processes wait for a head that is gone; 60 s, if nobody says otherwise.
+    with ray_cluster(RAY_gcs_rpc_server_reconnect_timeout_s="20") as first:
+        nodes = Nodes(first, "before", 1)
+        with running_service(tmp_path, *nodes.settings(tmp_path)) as service:
+            done = ended(service, submit(service, SUBMITS_ONES))
+            job = submit(service, held(service))
+            waiting = submit(service, SUBMITS_ONES)
+            until(lambda: len(pids(tmp_path)) == 1)
+            first.remove_node(first.head_node, allow_graceful=False)
+            assert service.process.wait(timeout=120) != 0
+        until(lambda: not alive(pids(tmp_path)[0]))
+        nodes.stop()
+    with ray_cluster() as second:
+        nodes = Nodes(second, "after", 1)
+        with running_service(tmp_path, *nodes.settings(tmp_path)) as service:
+            until(lambda: len(pids(tmp_path)) == 2)
+            assert view(service, job)["attempts"] == 2
+            service.open_gate()
+            assert [ended(service, one)["result"]["validation_score"] for one in (job, waiting)] == [1.0, 1.0]
+            assert view(service, done["job_id"]) == done
+        nodes.stop()
 
 
 @needs_ray

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from openmle_gym.errors import ConfigError, JobCancelled, PackageError, RunnerUnavailable
+from openmle_gym.errors import ConfigError, JobCancelled, JobLost, PackageError, RunnerUnavailable
 from openmle_gym.isolation.runner import BoundedLog
 from openmle_gym.jobs import MIB, JobState, JobView, Outcome
 from openmle_gym.signature import PROGRAM_FILE
@@ -131,6 +131,20 @@ async def test_a_job_under_which_machinery_fails_runs_again(tmp_path: Path, trou
     async with make_scheduler(tmp_path, runner) as scheduler:
         view = await ended(scheduler, await submit(scheduler, "x"))
         assert (view.status, view.attempts) == ("completed", 2)
+        assert view.result is not None
+        [flag] = view.result.warnings
+        assert flag == f"not the first start of this job; attempt 1: {type(trouble).__name__}: {trouble}"
+
+
+async def test_a_job_that_is_lost_with_its_node_is_queued_again_once_and_not_a_third_time(tmp_path: Path) -> None:
+    runner = HeldRunner()
+    runner.troubles = [JobLost("node a was lost"), JobLost("node b was lost"), JobLost("node c was lost")]
+    async with make_scheduler(tmp_path, runner, max_attempts=9) as scheduler:
+        twice = await ended(scheduler, await submit(scheduler, "kills nodes"))
+        assert (twice.status, twice.attempts) == ("failed", 2)
+        assert twice.error == "given up after 2 attempts: JobLost: node b was lost"
+        once = await ended(scheduler, await submit(scheduler, "has bad luck"))
+        assert (once.status, once.attempts) == ("completed", 2)
 
 
 async def test_a_job_that_machinery_fails_under_each_time_is_given_up(tmp_path: Path) -> None:

@@ -87,6 +87,21 @@ def test_a_retried_job_keeps_its_place_and_fails_after_its_last_attempt(store: J
     assert store.retry(again, "engine down")
     failed = view(store, first)
     assert (failed.status, failed.error) == ("failed", "given up after 2 attempts: engine down")
+
+
+def test_a_kind_of_trouble_may_give_a_job_up_sooner_than_others_and_a_lease_tells_of_the_attempt_before(
+    tmp_path: Path,
+) -> None:
+    store = store_with(tmp_path, max_attempts=9)
+    job_id = submit(store)
+    first = lease(store)
+    assert first.trouble is None
+    assert store.retry(first, "node lost", most_attempts=2)
+    second = lease(store)
+    assert (second.attempts, second.trouble) == (2, "attempt 1: node lost")
+    assert store.retry(second, "node lost", most_attempts=2)
+    failed = view(store, job_id)
+    assert (failed.status, failed.error) == ("failed", "given up after 2 attempts: node lost")
     assert failed.completed_at is not None
 
 

@@ -6,6 +6,7 @@ environment, and is an error when it is asked for and not installed.
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,7 +51,11 @@ class Tracker:
             ConfigError: Weights & Biases is wanted and not installed.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / FILE).open("a", encoding="utf-8")
+        path = folder / FILE
+        torn = _torn(path)
+        self._file = path.open("a", encoding="utf-8")
+        if torn:  # by a kill; what comes next is a line of its own
+            self._file.write("\n")
         self._console = _console() if config.console else None
         self._tensorboard = _tensorboard(folder) if config.tensorboard else None
         self._wandb = _wandb(folder, config, name or folder.name) if config.wandb else None
@@ -103,6 +108,15 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             continue
         steps.setdefault(record["step"], {}).update(record)
     return [steps[step] for step in sorted(steps)]
+
+
+def _torn(path: Path) -> bool:
+    """Whether the last line has no end."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 def _plain(value: object) -> object:

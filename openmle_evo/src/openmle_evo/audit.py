@@ -2,7 +2,8 @@
 
 What is checked:
 
-    cards          each attempt is judged once, and no card holds a test score
+    cards          each attempt is judged once, none is missing, and no card holds a test score
+    programs       each card's program is of the policy's reply, to the last line
     selection      every decision, made again from the cards that it knew, comes out the same
     prompts        no prompt shows the test score of the final report
     skills         experience that prompts show is what the manifest records, and of other tasks
@@ -15,35 +16,34 @@ What is not: that the sandbox graded honestly, or that the records were not all 
 published, rules out any later change.
 """
 
-import hashlib
-import io
-import json
-import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from omegaconf import OmegaConf
 from openmle_gym.contracts import Contract
+from openmle_gym.errors import ReplyError
 from openmle_gym.evaluate import Attempt
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import best_card
 from openmle_gym.history import History
+from openmle_gym.program import parse_reply, program_id
 from openmle_gym.scores import TestScore
 
 from openmle_evo.audit_skills import skills_fault
 from openmle_evo.config import SearchConfig
-from openmle_evo.final_choice import BLEND_FILE, choice_fault
+from openmle_evo.final_choice import choice_fault
 from openmle_evo.islands import Islands
 from openmle_evo.protocols import all_seen, decide, provenance
-from openmle_evo.reading import RunFacts, read_exchanges, read_run
+from openmle_evo.reading import Exchange, RunFacts
+from openmle_evo.records import Records, lines, pack, read_records
 
 
 class Finding(Contract):
     """One check and what came of it."""
 
-    check: Literal["cards", "selection", "prompts", "skills", "protocol", "review", "final"]
+    check: Literal["cards", "programs", "selection", "prompts", "skills", "protocol", "review", "final"]
     passed: bool
     message: str
 
@@ -51,22 +51,30 @@ class Finding(Contract):
 def audit(path: Path) -> list[Finding]:
     """Audits a run, finished or not.
 
+    Args:
+        path: Its directory, or the bundle that was written of it.
+
     Raises:
-        StoreError: There is no run in the directory, or a file of it is damaged.
+        StoreError: There is neither, a file of it is damaged, or a bundle's sums do not hold.
     """
-    facts = read_run(path)
+    return _findings(read_records(path))
+
+
+def _findings(records: Records) -> list[Finding]:
+    facts = records.facts
     prompts = {
         attempt: "\n".join(message.content for message in exchange.messages)
-        for attempt, exchange in read_exchanges(path).items()
+        for attempt, exchange in records.exchanges.items()
     }
     return [
         _cards(facts),
+        _programs(records),
         _selection(facts),
         _prompts(facts, prompts),
         _skills(facts, prompts),
         _protocol(facts),
         _review(facts),
-        _final(facts),
+        _final(facts, records.blend),
     ]
 
 
@@ -78,7 +86,43 @@ def _cards(facts: RunFacts) -> Finding:
     scored = [card.attempt for card in facts.cards if card.test is not None]
     if scored:
         return Finding(check="cards", passed=False, message=f"the cards of attempts {scored} hold a test score")
+    missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
+    if len(missing) > facts.under_way:
+        return Finding(check="cards", passed=False, message=f"attempts among {missing} were begun and have no card")
+    if facts.final is not None and facts.final.cards > len(numbers):
+        message = f"the final report knew of {facts.final.cards} cards, there are {len(numbers)}"
+        return Finding(check="cards", passed=False, message=message)
     return Finding(check="cards", passed=True, message=f"{len(numbers)} attempts, one card each, no test score")
+
+
+def _programs(records: Records) -> Finding:
+    cards = records.facts.cards
+    strange = [card.attempt for card in cards if not _is_of_reply(card, records.exchanges.get(card.attempt))]
+    if strange:
+        message = f"the programs of attempts {strange} are not those of the replies"
+        return Finding(check="programs", passed=False, message=message)
+    return Finding(check="programs", passed=True, message=f"{len(cards)} programs found again in the replies")
+
+
+def _is_of_reply(card: ExperienceCard, exchange: Exchange | None) -> bool:
+    """Whether a card's program is of the reply: each of its lines stands there, or it is what is read there today.
+
+    How programs are found in replies changes from version to version; that a line was added shows in any.
+    """
+    if exchange is None or (card.program_id is not None and card.program_id != program_id(card.source)):
+        return False
+    said = {line.strip() for line in exchange.reply.splitlines()}
+    return all(line.strip() in said for line in card.source.splitlines() if line.strip()) or card.source in [
+        _program_of(exchange.reply, truncated=truncated) for truncated in (False, True)
+    ]
+
+
+def _program_of(reply: str, *, truncated: bool) -> str:
+    """The program in a reply; empty where there is none."""
+    try:
+        return parse_reply(reply, truncated=truncated).source
+    except ReplyError:
+        return ""
 
 
 def _selection(facts: RunFacts) -> Finding:
@@ -200,7 +244,7 @@ def _review(facts: RunFacts) -> Finding:
     return Finding(check="review", passed=True, message=f"{message}, {asked} judgements by a model")
 
 
-def _final(facts: RunFacts) -> Finding:
+def _final(facts: RunFacts, blend: str | None) -> Finding:
     final = facts.final
     if final is None:
         said = "nothing was graded on the test split yet"
@@ -209,7 +253,7 @@ def _final(facts: RunFacts) -> Finding:
         return Finding(check="final", passed=True, message=said)
     known = facts.cards[: final.cards]
     best = best_card(all_seen(known, _settings(facts).protocol))
-    fault = choice_fault(known, best, final, asked=_settings(facts).final, run=facts.path) if best else "nothing valid"
+    fault = choice_fault(known, best, final, asked=_settings(facts).final, blend=blend) if best else "nothing valid"
     if fault is not None:
         return Finding(check="final", passed=False, message=fault)
     late = [card.attempt for card in known if _moment(card.finished_at) > _moment(final.finished_at)]
@@ -230,7 +274,7 @@ def _moment(text: str) -> datetime:
 
 
 def write_bundle(path: Path, destination: Path) -> str:
-    """Writes everything that the audit needs into one tar file, the same bytes for the same run.
+    """Writes everything that the audit needs into one tar file, the same bytes for the same run; see `read_records`.
 
     Returns:
         The bundle's SHA-256, in hex: publish it, and nobody can change the run unseen.
@@ -238,31 +282,5 @@ def write_bundle(path: Path, destination: Path) -> str:
     Raises:
         StoreError: There is no run in the directory, or a file of it is damaged.
     """
-    facts = read_run(path)
-    exchanges = read_exchanges(path)
-    files = {
-        "manifest.json": facts.manifest.model_dump_json(indent=2),
-        "cards.jsonl": _lines(card.model_dump_json() for card in facts.cards),
-        "calls.jsonl": _lines(call.model_dump_json() for call in facts.calls),
-        "exchanges.jsonl": _lines(
-            json.dumps({"attempt": attempt, "messages": [m.model_dump() for m in each.messages], "reply": each.reply})
-            for attempt, each in exchanges.items()
-        ),
-        "audit.json": _lines(finding.model_dump_json() for finding in audit(path)),
-    }
-    if (path / BLEND_FILE).is_file():
-        files[BLEND_FILE] = (path / BLEND_FILE).read_text(encoding="utf-8")
-    if facts.final is not None:
-        files["final.json"] = facts.final.model_dump_json(indent=2)
-    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}
-    files["SHA256SUMS"] = _lines(f"{digest}  {name}" for name, digest in digests.items())
-    with tarfile.open(destination, "w", format=tarfile.USTAR_FORMAT) as bundle:
-        for name, text in sorted(files.items()):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(text.encode())
-            bundle.addfile(entry, io.BytesIO(text.encode()))
-    return hashlib.sha256(destination.read_bytes()).hexdigest()
-
-
-def _lines(rows: Iterable[str]) -> str:
-    return "".join(f"{row}\n" for row in rows)
+    records = read_records(path)
+    return pack(records, lines(finding.model_dump_json() for finding in _findings(records)), destination)

@@ -42,6 +42,7 @@ from openmle_evo.export import export_run
 from openmle_evo.launch import (
     GRADE_KEY_VARIABLE,
     Place,
+    check_settings,
     create_run,
     executors,
     run_to_end,
@@ -109,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--output", type=Path, help="where to write it; by default RUN/run.FORMAT")
     export.set_defaults(run=_export)
     check = commands.add_parser("audit", help="check that a run selected on validation scores alone")
-    check.add_argument("run_dir", type=Path, metavar="RUN")
+    check.add_argument("run_dir", type=Path, metavar="RUN", help="a run's directory, or a bundle of one")
     check.add_argument("--bundle", type=Path, metavar="TAR", help="write all that the audit rests on into one file")
     check.set_defaults(run=_audit)
     smoke = commands.add_parser(
@@ -167,6 +168,7 @@ async def _start(config: SearchConfig, *, quietly: bool = False) -> int:
     if config.protocol == "evaluator":
         raise ConfigError("protocol: evaluator goes with `openmle-evo evaluate benchmark=naturebench` alone")
     package = load_package(config.task)
+    await check_settings(config)
     async with executors(config, package) as place:
         run = await create_run(config, package, place)
         return await _run_to_report(run, config, package, place, quietly=quietly)
@@ -181,6 +183,7 @@ async def _go_on(run: RunDirectory) -> int:
     if config.protocol == "evaluator":
         raise ConfigError(f"{run.path}: belongs to a suite; give its `openmle-evo evaluate` again to go on")
     package = load_package(run.manifest.package)
+    await check_settings(config)
     async with executors(config, package) as place:
         return await _run_to_report(run, config, package, place)
 

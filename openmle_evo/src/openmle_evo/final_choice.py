@@ -10,7 +10,6 @@ Everything here is run on the validation split.
 import ast
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from openmle_gym.experience import ExperienceCard
@@ -147,7 +146,7 @@ def _parts(cards: Sequence[ExperienceCard], counts: Counts) -> tuple[BlendPart, 
 
 
 def choice_fault(
-    cards: Sequence[ExperienceCard], best: ExperienceCard, final: FinalReport, *, asked: FinalConfig, run: Path
+    cards: Sequence[ExperienceCard], best: ExperienceCard, final: FinalReport, *, asked: FinalConfig, blend: str | None
 ) -> str | None:
     """Why a report's program is not what its strategy chooses; None when it is.
 
@@ -155,6 +154,7 @@ def choice_fault(
         cards: Those that the choice knew.
         best: The best of them.
         asked: The run's settings.
+        blend: The text of the run's `best_blend.py`.
     """
     if final.strategy != asked.strategy:
         return f"the strategy was {final.strategy}, the settings say {asked.strategy}"
@@ -169,17 +169,15 @@ def choice_fault(
         wanted = best_mean(final.considered).program_id
         return None if final.program_id == wanted else f"attempt {final.attempt} has not the best mean"
     if final.chosen_blend is not None:
-        return _blend_fault(best, final, final.chosen_blend, known, run)
+        return _blend_fault(best, final, final.chosen_blend, known, blend)
     return None if final.program_id == best.program_id else f"attempt {final.attempt} was not the best of {len(cards)}"
 
 
 def _blend_fault(
-    best: ExperienceCard, final: FinalReport, blend: BlendRecord, known: dict[int, ExperienceCard], run: Path
+    best: ExperienceCard, final: FinalReport, blend: BlendRecord, known: dict[int, ExperienceCard], text: str | None
 ) -> str | None:
-    path = run / BLEND_FILE
-    if not path.is_file():
+    if text is None:
         return f"there is no {BLEND_FILE}"
-    text = path.read_text(encoding="utf-8")
     if program_id(text) != final.program_id:
         return f"{BLEND_FILE} is not the program that was graded"
     assert best.validation is not None

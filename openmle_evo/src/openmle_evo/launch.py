@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omegaconf import OmegaConf
-from openmle_gym.chat import Message
 from openmle_gym.client import JobClient
 from openmle_gym.configuration import secret_from_environment
 from openmle_gym.errors import ConfigError, InfrastructureError
@@ -43,7 +42,7 @@ from openmle_evo.protocols import FinalPackage, all_seen, final_package
 from openmle_evo.run import RunDirectory, RunManifest, read_final
 from openmle_evo.search import Search
 from openmle_evo.skills import SkillsRecord, give_skills
-from openmle_evo.tracking import open_tracking
+from openmle_evo.tracking import check_tracking, open_tracking
 
 GRADE_KEY_VARIABLE = "OPENMLE_SANDBOX_GRADE_KEY"
 
@@ -66,6 +65,18 @@ class Ended(NamedTuple):
     """None when no program was valid."""
     interrupted: bool
     """By Ctrl-C or SIGTERM, with attempts left to make."""
+
+
+async def check_settings(config: SearchConfig) -> None:
+    """Refuses what cannot work on this machine, before anything is started or written.
+
+    Raises:
+        ConfigError: Names the setting.
+    """
+    _measure(config.tokenizer)
+    check_tracking(config.track)
+    async with open_policies(config):
+        pass
 
 
 async def create_run(config: SearchConfig, package: TaskPackage, place: Place) -> RunDirectory:
@@ -164,7 +175,7 @@ async def run_to_end(
     task = public_task(package, config.prompt)
     try:
         ended = await search_to_end(run, config, task, place.searcher, job, on_card)
-    except InfrastructureError:
+    except Exception:  # a fault of ours too: what was found is graded whatever went wrong
         await _submit(run, config, package, place, job)
         raise
     await _submit(run, config, package, place, job)
@@ -178,7 +189,6 @@ async def search_to_end(
     executor: Executor,
     job: JobSettings,
     on_card: Callable[[ExperienceCard], None] = lambda card: None,
-    reword: Callable[[list[Message]], list[Message]] = lambda messages: messages,
 ) -> Ended:
     """Searches, and grades nothing beyond what the search sees.
 
@@ -205,7 +215,6 @@ async def search_to_end(
                 job=job,
                 measure=_measure(config.tokenizer),
                 on_card=committed,
-                reword=reword,
             )
             with _interruptible(search):
                 best = await search.run_to_end()

@@ -33,7 +33,8 @@ async def open_policies(config: SearchConfig) -> AsyncIterator[Policies]:
     """
     unpriced = [each for each in _endpoints(config) if each.prices is None]
     if config.budget.dollars is not None and unpriced:
-        raise ConfigError(f"budget.dollars: no prices of {unpriced[0].model or unpriced[0].base_url or 'an endpoint'}")
+        name = unpriced[0].model or unpriced[0].base_url or "an endpoint"
+        raise ConfigError(f"budget.dollars: no prices of {name}; give its prompt_price and completion_price")
     async with contextlib.AsyncExitStack() as stack:
         opened = {
             name: await stack.enter_async_context(open_policy(read_profile(PROFILES, name, "mixture"), PROFILES))

@@ -50,8 +50,6 @@ class Search:
     on_card: Callable[[ExperienceCard], None] = lambda card: None
     mixture: Mapping[Purpose, ChatModel] = field(default_factory=dict)
     """Who answers for single operators, and writes notes, instead."""
-    reword: Callable[[list[Message]], list[Message]] = lambda messages: messages
-    """Puts an operator's prompt into the words of a benchmark with another contract."""
     _cards: History = field(init=False)  # as seen under the protocol
     _spending: Spending = field(init=False)
     _notes: dict[int, str] = field(init=False)
@@ -210,10 +208,9 @@ class Search:
             earlier=self._told(recalled),
             skills=self.run.manifest.skills.text,
         )
-        prompt = build_prompt(
+        return build_prompt(
             attempt.operator, self.task, parents, around, config=self.config.prompt, measure=self.measure
         )
-        return self.reword(prompt)
 
     def _told(self, recalled: Recalled) -> list[str]:
         return remembered(recalled, self._cards, self._notes, self.config.memory, self.measure)

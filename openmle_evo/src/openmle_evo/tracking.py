@@ -146,6 +146,16 @@ class MlflowSink:
         self._client.set_terminated(self._id)
 
 
+def check_tracking(names: Sequence[str]) -> None:
+    """Refuses sinks whose packages are missing.
+
+    Raises:
+        ConfigError: Names the package.
+    """
+    for name in names:
+        _module(name)
+
+
 def open_tracking(names: Sequence[str], run: RunDirectory) -> Tracking:
     """Opens the sinks that settings name.
 

@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--train", type=Path, required=True, help="the labelled rows, a CSV file")
     new.add_argument("--target", required=True, action="append", help="a column to predict; may be repeated")
     new.add_argument("--metric", required=True, help=f"how predictions are scored: {', '.join(METRICS)}")
+    new.add_argument("--encoding", help="the file's, a codec of Python's; by default it is found")
     new.add_argument("--id", help="the column that names a row; by default one is found or made")
     new.add_argument("--name", help="the task's name; by default the file's")
     new.add_argument("--output", type=Path, help="the package's folder; by default tasks/<name>")
@@ -156,6 +157,7 @@ async def _new(options: argparse.Namespace) -> int:
         metric=options.metric,
         destination=options.output or Path("tasks") / name,
         id_column=options.id,
+        encoding=options.encoding,
         test_fraction=options.test_fraction,
         seed=options.seed,
         name=name,

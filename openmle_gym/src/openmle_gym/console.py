@@ -32,3 +32,9 @@ def run_command(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
+    except OSError as error:
+        if error.errno is None:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"error: {place}{error.strerror}", file=sys.stderr)  # a folder where a file goes, a full disk
+        return 1

@@ -151,19 +151,18 @@ def hidden_answers(package: TaskPackage) -> HiddenAnswers:
         PackageError: The answers cannot be used.
     """
     manifest = package.manifest
-    stamp = (package.root / "data" / "private" / "test_answer.csv").stat()
+    stamp = package.answers_path.stat()
     of = (
         *(package.root, manifest.columns, manifest.metric.prediction, manifest.hidden_split),
         *(stamp.st_mtime_ns, stamp.st_size, stamp.st_ino),
     )
     if (kept := _hidden.get(of)) is not None:
         return kept
-    answers = package.answers
-    made = HiddenAnswers(
-        package=package,
-        key=AnswerKey(answers, manifest.columns, manifest.metric.prediction),
-        table=pack(answer_columns(package)),
-    )
+    try:
+        key = AnswerKey(package.answers, manifest.columns, manifest.metric.prediction)
+    except ValueError as error:
+        raise PackageError(f"{package.answers_path}: {error}") from error
+    made = HiddenAnswers(package=package, key=key, table=pack(answer_columns(package)))
     _hidden[of] = made
     while len(_hidden) > KEPT_ANSWERS:
         _hidden.popitem(last=False)
@@ -175,7 +174,7 @@ def answer_columns(package: TaskPackage) -> dict[str, Column]:
     answers, manifest = package.answers, package.manifest
     verbatim = set(manifest.columns.target) if manifest.metric.prediction == "text" else set()
     typed = pd.read_csv(
-        package.root / "data" / "private" / "test_answer.csv",
+        package.answers_path,
         encoding="utf-8-sig",
         low_memory=False,
         float_precision=FLOAT_PRECISION,

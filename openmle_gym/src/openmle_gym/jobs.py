@@ -63,6 +63,8 @@ class Limits(Contract):
     memory, which they are for a root service, they count against `memory_bytes` too."""
     log_bytes: int = Field(default=64 * 1024, ge=2048)
     """Bytes of output kept: half from the head, half from the tail."""
+    output_bytes: int = Field(default=4096 * MIB, gt=0)
+    """Bytes of output, kept or not, after which the program is killed: who writes so much is in a loop."""
 
 
 GRADING_LIMITS = Limits(wall_seconds=300.0, memory_bytes=4096 * MIB, processes=64)

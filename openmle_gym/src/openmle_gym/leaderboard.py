@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openmle_gym.errors import PackageError
+from openmle_gym.text_table import read_rows
+
+_NO_SCORE = frozenset({"", "-", "na", "n/a", "none", "null"})
+"""What boards write for a team without a score, beside what `float` reads as no finite number."""
 
 
 class Medal(StrEnum):
@@ -107,23 +111,47 @@ def _check_finite(score: float) -> None:
         raise ValueError(f"a score must be finite, got {score!r}")
 
 
-def read_leaderboard(path: Path, *, higher_is_better: bool) -> Leaderboard:
-    """Reads the column `score`, whatever its case; rows without a finite number there are left out.
+class BoardScores(NamedTuple):
+    """What a leaderboard's file says."""
+
+    scores: tuple[float, ...]
+    """All finite, as in the file."""
+    unscored: int
+    """Rows whose score is missing or not finite."""
+
+
+def read_scores(path: Path) -> BoardScores:
+    """Reads the column `score`, whatever its case.
 
     Raises:
-        PackageError: The file is no CSV, has no such column, or no score in it.
+        PackageError: The file is no CSV, has no such column, a word in it, or no score at all.
     """
-    import pandas as pd
-
-    try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise PackageError(f"{path}: cannot read the leaderboard: {error}") from error
-    names = [str(name).strip().lower() for name in frame.columns]
-    if "score" not in names:
-        raise PackageError(f"{path}: no column 'score' among {names[:20]}")
-    scores = pd.to_numeric(frame.iloc[:, names.index("score")].str.strip(), errors="coerce")
-    finite = tuple(float(score) for score in scores if math.isfinite(score))
-    if not finite:
+    rows = read_rows(path)
+    names = [name.strip().lower() for name in next(rows)]
+    if names.count("score") != 1:
+        raise PackageError(f"{path}: {names.count('score') or 'no'} columns 'score' among {names[:20]}")
+    place = names.index("score")
+    scores: list[float] = []
+    number = 0
+    for number, cells in enumerate(rows, start=1):
+        cell = cells[place].strip()
+        if cell.casefold() in _NO_SCORE:
+            continue
+        try:
+            score = float(cell)
+        except ValueError as error:
+            raise PackageError(f"{path}: row {number}: score {cell[:40]!r} is no number") from error
+        if math.isfinite(score):
+            scores.append(score)
+    if not scores:
         raise PackageError(f"{path}: no row with a score")
-    return Leaderboard(scores=finite, higher_is_better=higher_is_better)
+    return BoardScores(tuple(scores), number - len(scores))
+
+
+def read_leaderboard(path: Path, *, higher_is_better: bool) -> Leaderboard:
+    """The scores of a leaderboard's file; rows without a finite one are left out.
+
+    Raises:
+        PackageError: As `read_scores`.
+    """
+    return Leaderboard(scores=read_scores(path).scores, higher_is_better=higher_is_better)

@@ -88,12 +88,12 @@ def read_manifest(path: Path) -> Manifest:
         PackageError: The file is not TOML, or a field is missing, unknown or wrong; names the path and the field.
     """
     try:
-        return Manifest.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except tomllib.TOMLDecodeError as error:
-        raise PackageError(f"{path}: not valid TOML: {error}") from error
+        return Manifest.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise PackageError(f"{path}: {problems}") from error
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, an integer of thousands of digits
+        raise PackageError(f"{path}: not valid TOML: {error}") from error
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:

@@ -38,7 +38,8 @@ class MemoryConfig:
     """What operators are told of earlier attempts. Lengths are in characters, or in tokens where a tokenizer is set."""
 
     kind: str = "lineage"
-    """`lineage`: relatives and the board; `everything`: every valid program's note, without limits; `none`."""
+    """`lineage`: relatives and the board; `everything`: every valid program's note, and to Debug the failed program's
+    ancestors, without limits in total; `none`."""
     notes: str = "extractive"
     """Who writes a program's note: `extractive`: its plan and its changes, without a model; `model`: the policy, once
     an operation has chosen its parents and needs the note; `eager`: the policy, for every program."""
@@ -91,10 +92,11 @@ def recall(
     """
     if config.kind == "none":
         return Recalled(attempts=())
-    if config.kind == "everything":
-        told = {parent.attempt for parent in parents}
-        return Recalled(attempts=tuple(card for card in cards if card.valid and card.attempt not in told))
     known = History.of(cards)
+    if config.kind == "everything":
+        if operator is Operator.DEBUG:
+            return Recalled(attempts=tuple(_ancestors(parents[0], known.by_attempt)))
+        return Recalled(attempts=_distinct([card for card in cards if card.valid], parents))
     if operator is Operator.DRAFT:
         return Recalled(attempts=tuple(known.ranked[: config.draft_attempts]))
     if operator is Operator.DEBUG:

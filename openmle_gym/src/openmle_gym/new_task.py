@@ -8,6 +8,7 @@ import difflib
 import io
 import json
 import logging
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from openmle_gym.errors import PackageError
 from openmle_gym.isolation.runner import Runner
 from openmle_gym.manifest import Columns, Manifest, Provenance, TaskType
 from openmle_gym.metrics import METRICS, MetricSpec, render_metric_module
-from openmle_gym.new_task_table import read_table
+from openmle_gym.new_task_table import INDEX, read_table
 from openmle_gym.task import TaskPackage
 
 FEWEST_ROWS = 50
@@ -51,6 +52,7 @@ async def new_task(
     seed: int = 0,
     name: str | None = None,
     title: str | None = None,
+    encoding: str | None = None,
 ) -> TaskPackage:
     """Makes a task package from a table of labelled rows.
 
@@ -66,13 +68,15 @@ async def new_task(
         test_fraction: The share of rows whose answers are hidden.
         seed: Of the split.
         name: By default the file's name.
+        encoding: A codec of Python's; by default it is found.
 
     Raises:
+        ConfigError: There is no such codec.
         PackageError: The table, a column, the metric or the destination will not do; says which and why.
         RunnerUnavailable: The isolation cannot run prepare.py.
     """
     _check_arguments(target, metric, destination, test_fraction)
-    table = read_table(train)
+    table = read_table(train, encoding=encoding)
     targets = tuple(target)
     for column in (*targets, *([id_column] if id_column else [])):
         if column not in table.columns:
@@ -250,9 +254,10 @@ def _check_target(values: pd.Series, spec: MetricSpec, *, where: str) -> None:
     distinct = values.nunique()
     if distinct < 2:
         raise PackageError(f"{where}: every row has the same value")
-    if spec.prediction == "number" and numbers.isna().any():
-        example = values[numbers.isna()].iloc[0]
-        raise PackageError(f"{where}: {spec.name} needs numbers, but there is {example!r}")
+    if spec.prediction == "number" and not (finite := numbers.map(math.isfinite)).all():
+        place = int(finite.to_numpy().argmin())
+        row = int(values.index.to_numpy()[place]) + 2  # counted from 1, the header too
+        raise PackageError(f"{where}: {spec.name} needs numbers, but row {row} has {values.iloc[place]!r}")
     if spec.prediction == "probability" and distinct != 2:
         raise PackageError(f"{where}: {spec.name} needs two classes, but there are {distinct}")
     if spec.prediction == "label" and distinct > MOST_CLASSES_PER_ROW * len(values):
@@ -286,7 +291,7 @@ def _identity(table: pd.DataFrame, id_column: str | None, targets: Sequence[str]
         if not _names_rows(table[id_column]):
             raise PackageError(f"{where}: column {id_column!r} does not name rows: a value is missing or there twice")
         return id_column
-    for column in table.columns:
+    for column in sorted(table.columns, key=lambda name: name == INDEX):
         if column not in targets and _ID_NAME.fullmatch(column) and _names_rows(table[column]):
             return column
     name = NEW_ID

@@ -14,6 +14,8 @@ class Parsed(NamedTuple):
 
     tree: ast.Module | None
     error: str | None
+    line: int | None = None
+    """Where Python cannot read on, counted from 1."""
 
 
 @lru_cache(maxsize=KEPT)
@@ -24,7 +26,7 @@ def parse_source(source: str) -> Parsed:
             warnings.simplefilter("ignore")
             return Parsed(ast.parse(source), None)
     except SyntaxError as error:
-        return Parsed(None, f"line {error.lineno}: {error.msg}")
+        return Parsed(None, f"line {error.lineno}: {error.msg}" if error.lineno else error.msg, error.lineno)
     except (ValueError, RecursionError, MemoryError) as error:
         return Parsed(None, f"{type(error).__name__}: {error}")
 

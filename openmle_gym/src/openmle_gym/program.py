@@ -5,15 +5,20 @@ import builtins
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from openmle_gym.errors import ReplyError
-from openmle_gym.reply import Block, Parser, Scan, Span, first_import, normalise_reply, wrapped_code
+from openmle_gym.reply import IMPORT, Block, Parser, Scan, Span, normalise_reply
+from openmle_gym.unfenced import bare_program, texts_in_json, wrapped_code
 
 CONSIDERED_BLOCKS = 24
 """The last so many; a reply with more is no attempt at one program."""
 ASIDE_LINES = 5
+NESTED_REPLIES = 3
+"""How deep a reply may lie in the JSON of another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,10 @@ def parse_reply(text: str, *, truncated: bool = False) -> Program:
     Raises:
         ReplyError: `no_code`, or `truncated_reply` when the reply ends within its program.
     """
+    return _parse(text, truncated=truncated, depth=0)
+
+
+def _parse(text: str, *, truncated: bool, depth: int) -> Program:
     text = normalise_reply(text)
     parser = Parser()
     whole = parser.read(Span(text, 0, tagged=False))
@@ -69,14 +78,30 @@ def parse_reply(text: str, *, truncated: bool = False) -> Program:
         return Program(source=chosen.source, plan=_plan(prose), syntax_error=chosen.error)
     if truncated:
         raise ReplyError("truncated_reply", "the reply was cut before its program was complete")
-    for piece in [*wrapped_code(prose), *reversed(scan.prose)]:
-        if "\n" not in piece.strip():
-            continue
-        for start in (0, first_import(piece)):
-            block = parser.read(Span(piece[start:], 0, tagged=False))
-            if block.is_program and block.line_count > 1:
-                return Program(source=block.source, plan=_plan(piece[:start]))
+    if found := _unfenced(scan, parser, depth):
+        return found
     raise ReplyError("no_code", "the reply holds no Python program")
+
+
+def _unfenced(scan: Scan, parser: Parser, depth: int) -> Program | None:
+    """The program of a reply none of whose blocks is one."""
+    prose = "".join(scan.prose)
+    if depth < NESTED_REPLIES:
+        for text in islice(
+            (text for piece in (*scan.others, prose) for text in texts_in_json(piece)), CONSIDERED_BLOCKS
+        ):
+            with suppress(ReplyError):
+                return _parse(text, truncated=False, depth=depth + 1)
+    for other in reversed(scan.others):
+        block = parser.read(Span(other, 0, tagged=False))
+        if block.is_program and block.imports and block.finishes:
+            return Program(source=block.source, plan=_plan(prose))
+    for piece in (*wrapped_code(prose), *reversed(scan.prose)):
+        if "\n" in piece.strip() and (found := bare_program(parser, piece)):
+            return Program(source=found.block.source, plan=_plan(found.before))
+    block = parser.read(Span(prose, 0, tagged=False))
+    begins_as_code = IMPORT.match(block.source) is not None and not scan.others
+    return Program(source=block.source, syntax_error=block.error) if begins_as_code and block.finishes else None
 
 
 def _choose(blocks: Sequence[Block]) -> Block:
@@ -119,6 +144,8 @@ def _is_fragment(block: Block, earlier: Sequence[Block]) -> bool:
 
 def _is_aside(block: Block, earlier: Sequence[Block]) -> bool:
     lines = block.line_count
+    if block.only_defines and any(other.finishes and not other.only_defines for other in earlier):
+        return True
     return lines <= ASIDE_LINES and any(other.parses and other.line_count >= 4 * lines for other in earlier)
 
 

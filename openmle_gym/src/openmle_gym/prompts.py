@@ -46,6 +46,8 @@ class PublicTask:
     description: str
     data: str
     """The public files, profiled, as text."""
+    contract: str | None = None
+    """What every program keeps, where a benchmark has its own; such a task has no columns. None for a submission's."""
 
 
 def public_task(package: TaskPackage, config: "PromptConfig | None" = None) -> PublicTask:
@@ -157,7 +159,7 @@ def build_prompt(
     sections = [
         _Section(title=f"Operator: {operator}", body=_text(operator)),
         _Section(title="Task", body=cut(task.description.strip(), config.description), gives_way=2),
-        _Section(title="Facts", body=_facts(task.manifest, around, config.packages, measure)),
+        _Section(title="Facts", body=_facts(task, around, config.packages, measure)),
         _Section(title="Data", body=cut(task.data, config.data), gives_way=1),
         *(
             _Section(title=f"Parent program {index} of {len(parents)}", body=_parent(card, shares, cut))
@@ -165,7 +167,7 @@ def build_prompt(
         ),
         _Section(title="Earlier attempts", body="\n".join(around.earlier), gives_way=4, in_lines=True),
         _Section(title="Experience from other tasks", body=cut(around.skills, config.skills), gives_way=3),
-        _Section(title="Output", body=_text("contract")),
+        _Section(title="Output", body=task.contract or _text("contract")),
     ]
     _fit(sections, config.length - measure(SYSTEM), measure)
     text = "\n\n".join(f"# {section.title}\n\n{section.body}" for section in sections if section.body)
@@ -197,15 +199,21 @@ def _text(name: str) -> str:
     return resources.files("openmle_gym").joinpath(f"prompts/{name}.md").read_text(encoding="utf-8").strip()
 
 
-def _facts(manifest: Manifest, around: Surroundings, most_packages: int, measure: Measure) -> str:
-    metric, limits, remaining = manifest.metric, around.limits, around.remaining
+def _facts(task: PublicTask, around: Surroundings, most_packages: int, measure: Measure) -> str:
+    manifest, limits, remaining = task.manifest, around.limits, around.remaining
+    metric, columns = manifest.metric, manifest.columns
     better = "higher is better" if metric.higher_is_better else "lower is better"
     lines = [
         f"- metric: {metric.name} ({better})",
         f"- task type: {manifest.task_type}",
-        f"- id columns: {', '.join(manifest.columns.id)}",
-        f"- target columns: {', '.join(manifest.columns.target)}",
-        f"- predictions: {metric.prediction}",
+    ]
+    if task.contract is None:
+        lines += [
+            f"- id columns: {', '.join(columns.id)}",
+            f"- target columns: {', '.join(columns.target)}",
+            f"- predictions: {metric.prediction}",
+        ]
+    lines += [
         f"- time limit: {limits.wall_seconds:.0f} seconds",
         f"- memory limit: {limits.memory_bytes // 1024**2} MiB",
         f"- processor cores: {limits.cpus:g}",

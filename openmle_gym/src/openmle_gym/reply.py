@@ -3,6 +3,7 @@
 A reply is read as a person reads it. Where that departs from Markdown's rules:
 
 * Thinking is never program text: `<think>...</think>` and its kin, unclosed, or with only the closing tag.
+* What chat templates leave behind (`<|im_end|>`, `assistant`) is no text, and notebooks' magics are comments.
 * A fence inside a string of a Python block does not end the block. Outside of strings a backtick is no Python, so a run
   of backticks ends the block wherever it stands.
 * An untagged block counts when it is a Python program, and prose when all of it is, or all from its first import on.
@@ -11,6 +12,7 @@ A reply is read as a person reads it. Where that departs from Markdown's rules:
 
 import ast
 import html
+import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -46,6 +48,8 @@ class Block:
     """None when it does not parse."""
     error: str | None
     """None when it parses."""
+    error_line: int | None = None
+    """Where Python cannot read on, counted from 1; None when it parses, or nobody knows."""
 
     @property
     def parses(self) -> bool:
@@ -53,7 +57,7 @@ class Block:
 
     @property
     def imports(self) -> bool:
-        return _IMPORT.search(self.source) is not None
+        return IMPORT.search(self.source) is not None
 
     @property
     def finishes(self) -> bool:
@@ -73,8 +77,17 @@ class Block:
             return self.tagged and not _is_shell(self.source)
         return any(_acts(statement, strict=not self.tagged) for statement in self.tree.body)
 
+    @property
+    def only_defines(self) -> bool:
+        """Whether running it does nothing: imports, functions and classes."""
+        return self.tree is not None and all(
+            isinstance(each, _DEFINITION) or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+            for each in self.tree.body
+        )
 
-_IMPORT = re.compile(r"^[ \t]*+(?:import[ \t]+\w|from[ \t]+[\w.]++[ \t]+import\b)", re.MULTILINE)
+
+_DEFINITION = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORT = re.compile(r"^[ \t]*+(?:import[ \t]+\w|from[ \t]+[\w.]++[ \t]+import\b)", re.MULTILINE)
 _SUBMISSION = re.compile(r"""["'/]submission\.csv""")
 _TRANSCRIPT_OR_DIFF = re.compile(r"\s*+(?:>>> |diff --git |@@ |--- \S|\+\+\+ \S)")
 _SHELL = re.compile(r"[ \t]*+(?:[$!%]|(?:pip3?|python3?|conda|uv|bash|sh|cd|export) )")
@@ -87,12 +100,6 @@ def _is_shell(source: str) -> bool:
 def _is_patch(source: str) -> bool:
     marks = {line[0] for line in source.split("\n") if line.strip()}
     return marks <= {"+", "-", " "} and marks != {" "}
-
-
-def first_import(text: str) -> int:
-    """The position of the first line that imports; 0 when none does."""
-    found = _IMPORT.search(text)
-    return found.start() if found else 0
 
 
 def _acts(statement: ast.stmt, *, strict: bool) -> bool:
@@ -122,8 +129,8 @@ class Parser:
         for source in dict.fromkeys(_trim(reading) for reading in _readings(span)):
             if source not in self._parsed:
                 self._parsed[source] = self._parse(source)
-            tree, error = self._parsed[source]
-            block = Block(source=source, tagged=span.tagged, tree=tree, error=error)
+            tree, error, line = self._parsed[source]
+            block = Block(source=source, tagged=span.tagged, tree=tree, error=error, error_line=line)
             if block.parses:
                 return block
             plainest = plainest or block
@@ -150,6 +157,18 @@ def _readings(span: Span) -> Iterator[str]:
     yield exact.translate(_INVISIBLE_REMOVED)
     if exact.count("\\n") >= 2 and "\n" not in exact.strip():
         yield _unescape(exact)
+    if _ENTITY.search(exact):
+        yield html.unescape(exact)
+    if _MAGIC.search(exact):
+        yield _MAGIC.sub(r"\1pass  # \2", exact)
+    if all(_NUMBERED.match(line) for line in lines if line.strip()):
+        yield "\n".join(_NUMBERED.sub("", line, count=1) for line in lines)
+
+
+_ENTITY = re.compile(r"&(?:lt|gt|amp|quot|#39|#x27);")
+_MAGIC = re.compile(r"^([ \t]*+)([!%]{1,2}[A-Za-z_].*)$", re.MULTILINE)
+"""A notebook's line for the shell or for the notebook itself."""
+_NUMBERED = re.compile(r"[ \t]*+\d++[ \t]*+[:|\u2502][ \t]?")
 
 
 def _trim(source: str) -> str:
@@ -166,27 +185,30 @@ def normalise_reply(text: str) -> str:
     """The reply as proper Unicode, with LF newlines, also where they came as a backslash and an n."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if "\n" not in text.strip() and text.count("\\n") >= 2:
+    for _ in range(4):
+        text = text.rstrip()
+        text = text.removesuffix(token[0]) if (token := _END_TOKEN.search(text[-50:])) else text
+    text = _ROLE.sub("", text)
+    if "\n" not in text.strip() and text.count("\\n") >= 2 and not _is_json(text):
         return _unescape(text)
     return text
+
+
+_END_TOKEN = re.compile(r"(?:<[|\uff5c][^<>\s]{1,40}[|\uff5c]>|</s>|<eos>|<end_of_turn>)\Z")
+_ROLE = re.compile(r"\A\s*+(?:<\|[^|<>\s]{1,40}\|>)?assistant(?:<\|[^|<>\s]{1,40}\|>)?[ \t:]*+\n")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text, strict=False), dict | list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _unescape(text: str) -> str:
     """Undoes one level of backslashes, as in a reply that was sent as the inside of a JSON string."""
     special = {"n": "\n", "t": "\t", "r": ""}
     return re.sub(r"\\(.)", lambda match: special.get(match[1], match[1]), text, flags=re.DOTALL)
-
-
-def wrapped_code(prose: str) -> Iterator[str]:
-    """What stands in the last HTML-like elements that may hold a program, as it is and unescaped."""
-    lower = prose.lower()
-    for tag in ("code", "pre", "python", "program", "answer"):
-        end = lower.rfind(f"</{tag}>")
-        start = lower.rfind(f"<{tag}", 0, max(end, 0))
-        if start >= 0:
-            content = prose[prose.find(">", start) + 1 : end]
-            yield content
-            yield html.unescape(content)
 
 
 _PYTHON_INFO = (
@@ -197,13 +219,26 @@ _OPENS_PYTHON = re.compile(_PYTHON_INFO + r"[^`\n]*+$", re.IGNORECASE | re.MULTI
 _BLANK = re.compile(r"[ \t]*+$", re.MULTILINE)
 _LEAD = r"^(?P<lead>[ \t>]*+)(?P<item>(?:[-*+]|\d{1,3}[.)])[ \t]++)?"
 _FENCE = re.compile(_LEAD + r"(?P<run>`{3,}+|~{3,}+)(?P<info>[^`\n]*+)$", re.MULTILINE)
+_THINKING = r"(?:seed:)?(?P<tag>think(?:ing)?|thoughts?|reasoning)"
+_TAG_END = r"(?:[ \t]++[\w-]++=[^<>\n]{0,80})?[ \t]{0,30}>"
 _EVENT = re.compile(
     rf"{_FENCE.pattern}"
     rf"|(?<!`)(?P<late_run>`{{3,}}+)(?P<late_info>(?:{_PYTHON_INFO}[^`\n]*+|[ \t]*+))$"
-    r"|<(?P<slash>/?)(?P<tag>think(?:ing)?|thoughts?|reasoning)[ \t]{0,3}>",
+    rf"|<(?P<slash>/?){_THINKING}{_TAG_END}",
     re.MULTILINE | re.IGNORECASE,
 )
-_CLOSING_TAG = re.compile(r"</(?:think(?:ing)?|thoughts?|reasoning)[ \t]{0,3}>", re.IGNORECASE)
+_CLOSING_TAG = re.compile(rf"</{_THINKING}{_TAG_END}", re.IGNORECASE)
+_OTHER_TAGS = {
+    "[THINK]": "<think",
+    "[/THINK]": "</think",
+    "\u25c1think\u25b7": "<think",
+    "\u25c1/think\u25b7": "</think",
+    "<|begin_of_thought|>": "<thought",
+    "<|end_of_thought|>": "</thought",
+    "<|channel|>analysis<|message|>": "<thinking",
+    "<|channel|>final<|message|>": "</thinking",
+}
+"""How models that were taught other marks of thinking spell them."""
 _QUOTED = re.compile(r"""(?<!`)`[^`\n]++`(?!`)|"[^"\n]*+"|(?<!\w)[rbfuRBFU]{0,2}'[^'\n]*+'""")
 _QUOTE_MARK = re.compile(r"""[`"']""")
 _LEXEME = re.compile(
@@ -230,8 +265,12 @@ class Scan:
         self.spans: list[Span] = []
         self.unclosed: Span | None = None
         self.prose: list[str] = []
+        self.others: list[str] = []
+        """What is in blocks that say they are something other than Python."""
         self._text = text
         self._clean = text.translate(_INVISIBLE_AS_SPACES)  # as long as the text, so positions agree
+        for mark, tag in _OTHER_TAGS.items():
+            self._clean = self._clean.replace(mark, f"{tag:{len(mark) - 1}}>")
         self._parser = parser
         self._nowhere = _End(len(text), len(text))
         self._depth = depth
@@ -248,19 +287,24 @@ class Scan:
     def _tag(self, event: re.Match[str]) -> int:
         """Skips thinking from its opening tag; forgets all that stands before a closing tag without an opening one."""
         if self._is_quoted(*event.span()):
-            return event.end()
+            return self._spoken_of(event)
         if event["slash"]:
             self.spans.clear()
             self.prose.clear()
+            self.others.clear()
             return event.end()
         tag = event["tag"].lower()
         if tag not in self._never_closed:
-            closing_tag = re.compile(rf"</{tag}[ \t]{{0,3}}>", re.IGNORECASE)
+            closing_tag = re.compile(rf"</(?:seed:)?{tag}{_TAG_END}", re.IGNORECASE)
             for closing in closing_tag.finditer(self._clean, event.end()):
                 if not self._is_quoted(*closing.span()):
                     return closing.end()
             self._never_closed.add(tag)
-        return event.end() if self._before(event.start()).strip(" \t>") else len(self._text)
+        return self._spoken_of(event) if self._before(event.start()).strip(" \t>") else len(self._text)
+
+    def _spoken_of(self, event: re.Match[str]) -> int:
+        self.prose.append(self._text[event.start() : event.end()])
+        return event.end()
 
     def _before(self, position: int) -> str:
         """What stands before a position on its line, or the nearer part of it."""
@@ -291,7 +335,7 @@ class Scan:
         if python or info.lower() in ("", "code", "tool_code"):
             indent = len(event["lead"] or "") + len(event["item"] or "")
             code_on_line = info[python.end() :].strip() if python else ""
-            head = f"{code_on_line}\n" if _IMPORT.match(code_on_line) else ""
+            head = f"{code_on_line}\n" if IMPORT.match(code_on_line) else ""
             return self._code(start, run, indent, head=head, tagged=python is not None)
         if info.lower() in ("markdown", "md"):
             return start
@@ -299,7 +343,9 @@ class Scan:
         thinking = self._closing_tag(start, end.content)
         if thinking is not None:
             self._patience -= end.content - thinking
-        return end.resume if thinking is None else thinking
+            return thinking
+        self.others.append(self._text[start : end.content])
+        return end.resume
 
     def _code(self, start: int, run: str, indent: int, *, head: str, tagged: bool) -> int:
         """Reads a block that is, or may be, Python."""
@@ -308,8 +354,8 @@ class Scan:
         end = self._end(start, run, indent, tagged=tagged)
         content = self._text[start : end.content]
         is_open = end.content == len(self._text)
-        if is_open and content.rstrip().endswith("`"):
-            content = content.rstrip().rstrip("`")  # the closing fence itself was cut
+        if is_open and content.rstrip().endswith(("`", "~")):
+            content = content.rstrip().rstrip("`~")  # the closing fence itself was cut, or is of the other kind
         span = Span(head + content, indent, tagged)
         thinking = self._closing_tag(start, end.content) if self._patience >= 0 else None
         if thinking is not None and not self._parser.read(span).parses:
@@ -390,6 +436,7 @@ class Scan:
         quote = Scan("\n".join(lines), self._parser, self._depth + 1)
         self.spans += quote.spans
         self.prose += quote.prose
+        self.others += quote.others
         if quote.unclosed is not None and position < len(self._text):
             self.spans.append(quote.unclosed)
         else:

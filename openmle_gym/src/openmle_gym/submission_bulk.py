@@ -50,7 +50,7 @@ def read_plain(content: bytes, key: AnswerKey) -> dict[str, Predictions] | None:
         return None
     numbered = key.ids.places_by_number is not None and header[0] == key.columns.id[0]
     with ThreadPoolExecutor(max_workers=1) as helper:  # both let go of Python's lock
-        looking = helper.submit(_rows_are_plain, content, end + 1, header, key, numbered=numbered)
+        looking = helper.submit(_rows_are_plain, content, end, header, key, numbered=numbered)
         table = _read(content, header, key, numbered=numbered)
     if not looking.result():
         return None
@@ -69,23 +69,23 @@ def read_plain(content: bytes, key: AnswerKey) -> dict[str, Predictions] | None:
     return columns
 
 
-def _rows_are_plain(content: bytes, start: int, header: Sequence[str], key: AnswerKey, *, numbered: bool) -> bool:
-    """Whether there is a row for each of the answers', with as many cells as the header, and ids that are numbers start
-    with a digit from 1 to 9, or are a lone 0, so that equal numbers are equal text."""
+def _rows_are_plain(content: bytes, end: int, header: Sequence[str], key: AnswerKey, *, numbered: bool) -> bool:
+    """Whether the rows have as many cells as the header, and ids that are numbers start with a digit from 1 to 9, or are
+    a lone 0, so that equal numbers are equal text.
+
+    Args:
+        end: Where the header's newline is.
+    """
     rows = len(key.ids)
-    body = np.frombuffer(content, dtype=np.uint8)[start:]
+    body = np.frombuffer(content, dtype=np.uint8)[end:]
     numbers_alone = numbered and all(target.is_number for target in key.targets)
     # a number that is missing is not finite, so that the commas of numbers need no counting
     if not numbers_alone and np.count_nonzero(body == _COMMA) != rows * (len(header) - 1):
         return False
     if not numbered:
         return True
-    starts = np.flatnonzero(body[:-1] == _NEWLINE) + 1
-    if not len(body) or len(starts) != rows - 1:
-        return False
-    first = body.take(starts)
-    odd = np.concatenate(([0], starts[(first < _ZERO + 1) | (first > _ZERO + 9)]))
-    odd = odd[(body[odd] < _ZERO + 1) | (body[odd] > _ZERO + 9)]
+    from_one = body[1:] - np.uint8(_ZERO + 1)  # wraps around below `1`
+    odd = 1 + np.flatnonzero((body[:-1] == _NEWLINE) & (from_one > 8))
     after = np.minimum(odd + 1, len(body) - 1)
     return bool(np.all(body[odd] == _ZERO) and np.all(body[after] == _COMMA))
 

@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from openmle_gym.errors import PackageError
 from openmle_gym.manifest import Columns
 
 SHOWN_CHARACTERS = 40
@@ -63,7 +62,7 @@ class AnswerKey:
                 says.
 
         Raises:
-            PackageError: The answers name a row twice.
+            ValueError: There are no answers, or a row of them has no id, or the id of another.
         """
         self.answers = answers
         self.columns = columns
@@ -78,8 +77,12 @@ class AnswerIds:
         self.names = names
         self._columns = [answers[name].str.strip() for name in names]
         ids = pd.DataFrame(dict(enumerate(self._columns)))
+        if ids.empty:
+            raise ValueError("there is no row")
+        if (nameless := (ids == "").all(axis=1)).any():
+            raise ValueError(f"row {nameless.argmax() + 1} has no {' and no '.join(names)}")
         if (doubled := ids.duplicated()).any():
-            raise PackageError(f"the answers have two rows with {self.spelled(ids[doubled].iloc[0].tolist())}")
+            raise ValueError(f"two rows have {self.spelled(ids[doubled].iloc[0].tolist())}")
 
     @cached_property
     def _cells(self) -> list[list[str]]:

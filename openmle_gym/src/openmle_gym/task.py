@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from openmle_gym.errors import PackageError
 from openmle_gym.leaderboard import Leaderboard, read_leaderboard
 from openmle_gym.manifest import MANIFEST_NAME, Columns, HiddenSplit, Manifest, Metric, read_manifest
+from openmle_gym.text_table import read_header, read_text_table
 
 if TYPE_CHECKING:  # slow to import, and not needed to load a package
     import numpy as np
@@ -56,17 +57,24 @@ class TaskPackage:
         """The statement of the task, as a model reads it."""
         return (self.public_dir / "description.txt").read_text(encoding="utf-8", errors="replace")
 
+    @property
+    def answers_path(self) -> Path:
+        """The hidden answers."""
+        return self.root / "data" / "private" / "test_answer.csv"
+
     @cached_property
     def answers(self) -> "pd.DataFrame":
-        """The hidden answers, id and target columns as text, in file order."""
-        import pandas as pd
+        """The hidden answers, id and target columns as text, in file order.
 
-        path = self.root / "data" / "private" / "test_answer.csv"
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        Raises:
+            PackageError: They cannot be read, or lack a column.
+        """
+        frame = read_text_table(self.answers_path)
         wanted = [*self.manifest.columns.id, *self.manifest.columns.target]
         missing = [column for column in wanted if column not in frame.columns]
         if missing:
-            raise PackageError(f"{path}: no column {missing[0]!r}")
+            header = ", ".join(map(repr, frame.columns[:20]))
+            raise PackageError(f"{self.answers_path}: no column {missing[0]!r}; the header is {header}")
         return frame
 
     @cached_property
@@ -152,20 +160,24 @@ def _released_metadata(root: Path) -> dict[str, object]:
         return {}
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, an integer of thousands of digits
         raise PackageError(f"{path}: not valid JSON: {error}") from error
     return facts if isinstance(facts, dict) else {}
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _infer_columns(root: Path) -> Columns:
     """Ids are the sample submission's columns that test.csv has too; without any, its first column."""
-    sample = _header(root / "data" / "public" / "sample_submission.csv")
+    sample = _names(root / "data" / "public" / "sample_submission.csv")
     test_path = root / "data" / "public" / "test.csv"
-    in_test = set(_header(test_path)) if test_path.is_file() else set()
+    in_test = set(_names(test_path)) if test_path.is_file() else set()
     ids = tuple(column for column in sample if column in in_test) or tuple(sample[:1])
     targets = tuple(column for column in sample if column not in ids)
     if not targets:
@@ -173,21 +185,16 @@ def _infer_columns(root: Path) -> Columns:
     return Columns(id=ids, target=targets)
 
 
-def _header(path: Path) -> list[str]:
-    import pandas as pd
-
-    try:
-        return [str(name).strip() for name in pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns]
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise PackageError(f"{path}: cannot read the header: {error}") from error
+def _names(path: Path) -> list[str]:
+    return [name.strip() for name in read_header(path)]
 
 
 def _metric_classes(path: Path) -> list[ast.ClassDef]:
     """The `*Metrics` classes of a metric module, by name, read from its source and never run."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-    except SyntaxError as error:
-        raise PackageError(f"{path}: {error}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # null bytes, or too deep for the parser
+        raise PackageError(f"{path}: cannot be parsed: {error}") from error
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("Metrics")]
     return sorted(classes, key=lambda node: node.name)
 

@@ -10,7 +10,8 @@ from openmle_gym.bridges.mle_bench.facts import competitions, lite_ids
 from openmle_gym.bridges.mle_bench.importing import import_competition, verify_official
 from openmle_gym.bridges.naturebench import measure_gap, read_task
 from openmle_gym.bridges.prepare_input import write_input
-from openmle_gym.catalogue.boards import KAGGLE, attach_board, download_board, kaggle_key, standing, unscored_rows
+from openmle_gym.build import parse_source
+from openmle_gym.catalogue.boards import KAGGLE, attach_board, download_board, kaggle_key, standing
 from openmle_gym.catalogue.funnel import FEWEST_TEAMS, funnel, read_catalogue
 from openmle_gym.catalogue.index import build_index, query_index
 from openmle_gym.catalogue.overview import find_packages, overview, overview_csv
@@ -20,7 +21,7 @@ from openmle_gym.configuration import secret_from_environment
 from openmle_gym.console import print_json
 from openmle_gym.errors import ConfigError, InfrastructureError, PackageError
 from openmle_gym.isolation.runner import Runner
-from openmle_gym.leaderboard import read_leaderboard
+from openmle_gym.leaderboard import Leaderboard, read_scores
 from openmle_gym.quality import assess_package
 from openmle_gym.quality.rules import FLOOR
 from openmle_gym.task import LEADERBOARD_NAMES, load_package
@@ -71,7 +72,7 @@ def add_task_commands(
     boards = commands.add_parser("leaderboard", help="download, attach and read leaderboards")
     boards = boards.add_subparsers(required=True, metavar="COMMAND")
     get = command(boards, "download", _download, "download the public leaderboards of competitions")
-    get.add_argument("slug", nargs="+", help="a competition")
+    get.add_argument("slug", nargs="+", help="a competition, or its address")
     get.add_argument("--output", type=Path, default=Path("leaderboards"), help="the folder (default: leaderboards)")
     get.add_argument("--server", default=KAGGLE, help=f"default: {KAGGLE}")
     attach = command(boards, "attach", _attach, "put a leaderboard into a package")
@@ -176,10 +177,13 @@ async def _funnel(options: argparse.Namespace) -> int:
 
 
 async def _download(options: argparse.Namespace) -> int:
+    sources = [parse_source(slug if "://" in slug else f"competition:{slug}") for slug in options.slug]
+    if other := next((source for source in sources if source.kind != "competition"), None):
+        raise ConfigError(f"source {other.name!r}: only competitions have leaderboards")
     key = kaggle_key()
     options.output.mkdir(parents=True, exist_ok=True)
     results: dict[str, dict[str, str]] = {}
-    for slug in options.slug:
+    for slug in (source.name for source in sources):
         target = options.output / f"{slug}.csv"
         try:
             text = await download_board(slug, key=key, base_url=options.server)
@@ -211,8 +215,9 @@ async def _standing(options: argparse.Namespace) -> int:
     path = next((package.root / name for name in LEADERBOARD_NAMES if (package.root / name).is_file()), None)
     if path is None:
         raise PackageError(f"{package.root}: has no leaderboard")
-    board = read_leaderboard(path, higher_is_better=package.manifest.metric.higher_is_better)
-    print_json(standing(board, options.score, unscored=unscored_rows(path)).model_dump(mode="json"))
+    scores, unscored = read_scores(path)
+    board = Leaderboard(scores=scores, higher_is_better=package.manifest.metric.higher_is_better)
+    print_json(standing(board, options.score, unscored=unscored).model_dump(mode="json"))
     return 0
 
 
@@ -291,11 +296,15 @@ async def _bench_import(options: argparse.Namespace, runner: Runner) -> int:
 
 async def _nature(options: argparse.Namespace) -> int:
     task = read_task(options.task)
+    instances = [entry.dataset_name for entry in task.metadata.performance_entries]
     scores: dict[str, float | None] = {}
     for said in options.score:
         instance, equals, value = said.rpartition("=")
+        if not equals or instance not in instances or instance in scores:
+            how = "is there twice" if instance in scores else f"is not INSTANCE=SCORE, of one of {', '.join(instances)}"
+            raise ConfigError(f"--score {said!r}: {how}")
         try:
-            scores[instance] = float(value) if equals else None
+            scores[instance] = float(value)
         except ValueError as error:
             raise ConfigError(f"--score {said!r}: {value!r} is no number") from error
     shown: dict[str, object] = {"metadata": task.metadata.model_dump(mode="json")}

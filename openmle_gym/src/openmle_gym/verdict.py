@@ -8,8 +8,9 @@ Signatures of the limits, beside those of ordinary errors (`Type@function`, `exi
     too_many_processes   processes and threads: likewise
     disk_full            a file system of its own was full
     file_too_large       a file grew past the largest size
+    too_much_output      we killed it because it printed without end
 
-Too much output ends no program and is no failure: what is cut is counted in the log. A program of which a process was
+Output that is merely more than is kept ends no program and is no failure: what is cut is counted in the log. A program of which a process was
 killed for memory, and which then ended well, has succeeded; its runner warns. A kill that neither we nor the program
 ordered never gets here: the runner raises RunnerUnavailable.
 """
@@ -74,6 +75,8 @@ def _limit_that_stopped(run: RunResult) -> str | None:
         return "oom"
     if run.too_many_processes:
         return "too_many_processes"
+    if run.too_much_output:
+        return "too_much_output"
     if run.disk_full:
         return "disk_full"
     if run.signal == _SIGXFSZ:
@@ -89,6 +92,8 @@ def _limit_message(signature: str, limits: Limits) -> str:
         return "the program needed more GPU memory than it was given"
     if signature == "too_many_processes":
         return f"the program needed more than its {limits.processes} processes and threads"
+    if signature == "too_much_output":
+        return f"the program was stopped after it had printed {limits.output_bytes // MIB} MiB"
     if signature == "disk_full":
         return "the program filled the disk that it was given"
     return f"the program wrote a file of more than its {limits.disk_bytes // MIB} MiB"

@@ -85,6 +85,8 @@ class ServeConfig:
     """Largest file that a program may write, in MiB, and the size of its temporary file systems."""
     log_kib: int = 64
     """How much of a program's output is kept, in KiB: half from the head, half from the tail."""
+    output_mib: int = 4096
+    """A program that prints more than so much, in MiB, kept or not, is killed."""
     max_attempts: int = 3
     """How often a job is started, when machinery fails under it, before it is given up."""
     max_queued: int = 100_000
@@ -152,7 +154,7 @@ class ServeConfig:
         for name in ("tls_certificate", "tls_key"):
             if (path := getattr(self, name)) and not os.access(path, os.R_OK):
                 raise ConfigError(f"{name}={path}: cannot be read")
-        for name, least in (("max_attempts", 1), ("max_queued", 1), ("log_kib", 2)):
+        for name, least in (("max_attempts", 1), ("max_queued", 1), ("log_kib", 2), ("output_mib", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be at least {least}")
 
@@ -165,6 +167,7 @@ class ServeConfig:
             processes=self.processes,
             disk_bytes=self.disk_mib * MIB,
             log_bytes=self.log_kib * 1024,
+            output_bytes=self.output_mib * MIB,
         )
 
     def grading_limits(self) -> Limits:

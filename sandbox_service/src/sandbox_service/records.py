@@ -84,6 +84,8 @@ class Lease:
     """Leases of this job so far, this one included."""
     queue_seconds: float
     request_json: str
+    trouble: str | None
+    """What ended the attempt before this one; None at the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,7 +165,8 @@ class JobStore(JobReader):
             "UPDATE jobs SET state = 'running', worker_id = ?, started_at = ?, fence = fence + 1,"
             " attempts = attempts + 1"
             f" WHERE seq = (SELECT seq FROM jobs WHERE {of_share} AND run = ? AND state = 'queued' ORDER BY seq LIMIT 1)"
-            " RETURNING job_id, fence, attempts, started_at - created_at AS queue_seconds, request AS request_json",
+            " RETURNING job_id, fence, attempts, started_at - created_at AS queue_seconds, request AS request_json,"
+            " error AS trouble",
             (worker_id, time.time(), *share, run),
         ).fetchone()
         self._served += 2
@@ -211,9 +212,13 @@ class JobStore(JobReader):
         """Ends a job without a result; False when the lease was lost."""
         return self._end(lease, "state = 'failed', completed_at = :now, error = :error", error=error)
 
-    def retry(self, lease: Lease, error: str) -> bool:
-        """Queues a job again in its old place, or fails it after its last attempt; False when the lease was lost."""
-        if lease.attempts >= self.policy.max_attempts:
+    def retry(self, lease: Lease, error: str, *, most_attempts: int | None = None) -> bool:
+        """Queues a job again in its old place, or fails it after its last attempt; False when the lease was lost.
+
+        Args:
+            most_attempts: A bound for this kind of trouble, below the policy's.
+        """
+        if lease.attempts >= min(self.policy.max_attempts, most_attempts or self.policy.max_attempts):
             return self.fail(lease, f"given up after {lease.attempts} attempts: {error}")
         return self._end(lease, f"{_WAITS_AGAIN}, error = :error", error=f"attempt {lease.attempts}: {error}")
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from openmle_gym.errors import InfrastructureError, OpenMLEError, RunnerUnavailable
+from openmle_gym.errors import InfrastructureError, JobLost, OpenMLEError, RunnerUnavailable
 from openmle_gym.execute import JobRun
 from openmle_gym.jobs import JobRequest, JobResult
 
@@ -15,6 +15,8 @@ from sandbox_service.records import ArtifactInfo, Lease
 from sandbox_service.store import JobStore
 
 NO_GPU = "asked for a GPU; this service has none, so the program ran on the CPU"
+ATTEMPTS_WITH_A_LOSS = 2
+"""A job whose node is lost is queued again once: a program that brings nodes down must not get them all."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +55,9 @@ async def run_lease(lease: Lease, place: Place, *, dispatcher: Dispatcher, artif
 
 def _again(lease: Lease, error: Exception) -> Verdict:
     trouble = f"{type(error).__name__}: {error}"
+    most_attempts = ATTEMPTS_WITH_A_LOSS if isinstance(error, JobLost) else None
     return Verdict(
-        record=lambda store: store.retry(lease, trouble),
+        record=lambda store: store.retry(lease, trouble, most_attempts=most_attempts),
         trouble=type(error).__name__,
         runner_in_doubt=isinstance(error, RunnerUnavailable),
     )
@@ -65,4 +68,6 @@ def _finished(run: JobRun, lease: Lease, place: Place) -> JobResult:
     warnings = list(run.result.warnings)
     if wanted == "gpu" and place.resource_class == "cpu":
         warnings.append(NO_GPU)
+    if lease.trouble is not None:
+        warnings.append(f"not the first start of this job; {lease.trouble}")
     return run.result.model_copy(update={"queue_seconds": lease.queue_seconds, "warnings": warnings})

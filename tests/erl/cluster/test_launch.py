@@ -123,11 +123,24 @@ def refused(topology: str, *changes: str, training: Sequence[str] = ()) -> str:
         (["colocated=true"], [], "cannot generate while it trains"),
         (["trainer.engine=torch"], [], "the torch engine shards by FSDP"),
         ([], ["trainer_processes=2"], "placed by the launch"),
+        (
+            ["trainer.parallel.expert=8"],
+            [],
+            "trainer.parallel.expert: pipeline x expert x expert_tensor = 1 x 8 x 1 must",
+        ),
+        ([], ["trainer.engine.lora.rank=8"], "lora.rank=8, trainer.engine.async_save=False: megatron trains all"),
+        ([], ["sampling.temperature=0.7"], "trainer.engine.temperature: must be that of sampling.temperature=0.7"),
+        ([], ["trainer.engine.lora.dropout=0.1"], "trainer.engine.lora.dropout: must be 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_does_not_fit_is_refused_by_name(changes, training, complaint):
     assert complaint in refused("async_1node", *changes, training=training)
+
+
+def test_experts_are_split_over_the_ranks_that_the_processes_make():
+    found = prepared("async_1node", "trainer.parallel.expert=4").checked.parallel
+    assert (found.tensor, found.expert, found.data, found.expert_data) == (2, 4, 2, 1)
 
 
 def test_everything_that_is_wrong_is_said_at_once():
@@ -139,6 +152,34 @@ def test_everything_that_is_wrong_is_said_at_once():
 def test_a_model_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match=r"/models/qwen/config\.json"):
         prepare(["topology=async_1node", "model=/models/qwen", "dry_run=true"], [])
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "AttributeError"),
+        ('{"model_type": "qwen3"}', "KeyError: 'max_position_embeddings'"),
+        ('{"model_type": "llama", "max_position_embeddings": 8}', "no memory estimate for 'llama'"),
+    ],
+)
+def test_a_folder_that_holds_no_such_model_is_named(tmp_path, written, complaint):
+    (tmp_path / "config.json").write_text(written)
+    with pytest.raises(ConfigError) as caught:
+        prepare(["topology=async_1node", f"model={tmp_path}", "dry_run=true"], [])
+    assert str(caught.value).startswith(f"model: {tmp_path}/config.json: ")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("topology", [*PUBLISHED, "laptop"])
+def test_a_dry_run_needs_a_topology_alone(topology, capsys):
+    assert main(["launch", f"topology={topology}", "dry_run=true"]) == 0
+    assert "$MODEL" in capsys.readouterr().err
+
+
+def test_a_run_without_a_model_is_refused(capsys):
+    assert main(["launch", "topology=laptop", "--", "tasks=[]", "run_dir=/nowhere"]) == 2
+    assert "model: missing" in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_everything_but_secrets(capsys, monkeypatch):
@@ -199,3 +240,14 @@ async def test_trainer_and_engines_take_turns_with_the_memory():
     await both.save_weights(Path("w"))
     step = ["release", "logprobs", "step", "save_weights", "reclaim"]
     assert turns == [*step, *step, "save_weights"]
+
+
+async def test_a_trainer_that_dies_in_its_turn_leaves_the_memory_to_the_engines():
+    from openmle_erl.cluster.colocated import TakingTurns
+
+    turns: list[str] = []
+    both = TakingTurns(Trainer(turns), Engines(turns))  # pyright: ignore[reportArgumentType]
+    await both.logprobs([])
+    await both.close()
+    await both.close()
+    assert turns == ["release", "logprobs", "close", "reclaim", "close"]

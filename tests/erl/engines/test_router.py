@@ -122,6 +122,22 @@ async def test_an_engine_is_taken_back_with_the_current_weights():
     assert one.calls[-1] == "resume"
 
 
+async def test_an_engine_that_was_started_again_gets_the_current_weights_and_what_it_worked_on_raises():
+    one = Engine()
+    router = router_of(one=one)
+    await synchronise_weights([router], Path("/w/3"), 3, PauseMode.ABORT)
+    await router.look()
+    (asked,) = await started(router, ask("a", 1))
+    one._version = 0
+    await router.look()
+    with pytest.raises(ModelUnavailable, match="lost with request a"):
+        await asked
+    assert router.live() == []
+    await router.look()
+    assert router.live() == ["one"]
+    assert (await one.version(), one.calls[-1]) == (3, "resume")
+
+
 async def test_an_engine_that_comes_back_during_a_pause_waits_with_the_others():
     one, two = Engine(), Engine()
     router = router_of(one=one, two=two)

@@ -47,6 +47,14 @@ async def test_without_spans_all_tokens_are_of_the_version_that_the_reply_names(
     assert generation.finish is Finish.LENGTH
 
 
+@pytest.mark.parametrize("written", ["NaN", "-Infinity", "null"])
+async def test_a_log_probability_that_is_no_number_is_no_sample(written):
+    body = json.dumps(reply()).replace("-2.0", written)
+    async with engine_of(lambda request: httpx.Response(200, content=body)) as engine:
+        with pytest.raises(ModelUnavailable, match=r"log-probability (nan|-inf) of token 9|not a generation"):
+            await engine.generate(REQUEST)
+
+
 async def test_an_abort_that_is_an_answer_is_one():
     aborted = await generate(reply(finish_reason={"type": "abort", "message": "paused"}))
     assert aborted.finish is Finish.ABORT

@@ -109,4 +109,4 @@ def test_sizes_that_do_not_fit_name_their_field() -> None:
     with pytest.raises(ConfigError, match=r"parallel\.tensor: must be at least 1, got 0"):
         ParallelSizes(tensor=0)
     with pytest.raises(ConfigError, match=r"parallel\.expert: .* must divide the 2 ranks"):
-        ParallelSizes(data=2, expert=4)
+        ParallelSizes(data=2, expert=4).check_experts()

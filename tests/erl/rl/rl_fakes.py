@@ -76,12 +76,20 @@ class Engine:
         self.hook = hook
         self.weights: list[int] = [0]
         self.modes: list[PauseMode] = []
+        self.open = 0
         self._tokens = tokens or (lambda request: random.Random(request.seed).sample(range(1, 10_000), 3))
         self._going = asyncio.Event()
         self._going.set()
 
     async def generate(self, request: GenerateRequest) -> Generation:
         self.hook("generate")
+        self.open += 1
+        try:
+            return await self._generate(request)
+        finally:
+            self.open -= 1
+
+    async def _generate(self, request: GenerateRequest) -> Generation:
         spans: list[VersionSpan] = []
         tokens = tuple(self._tokens(request))[: request.sampling.max_new_tokens]
         finish = Finish.STOP
@@ -137,10 +145,12 @@ class Sandbox:
 
 
 class Learner:
-    """A trainer whose weights are how often it stepped."""
+    """A trainer whose weights are how often it stepped; in the background, a checkpoint is there seven seconds later."""
 
-    def __init__(self, hook: Hook = nothing) -> None:
+    def __init__(self, hook: Hook = nothing, *, background: bool = False) -> None:
         self.hook = hook
+        self._background = background
+        self._writing: asyncio.Task[None] | None = None
         self.steps = 0
         self.seen: list[list[str]] = []
         self.advantages: list[float] = []
@@ -163,13 +173,22 @@ class Learner:
 
     async def save(self, folder: Path) -> None:
         self.hook("save")
-        _write(folder, "steps", str(self.steps))
+        await self.close()
+        self._writing = asyncio.create_task(self._publish(folder, str(self.steps)))
+        if not self._background:
+            await self.close()
+
+    async def _publish(self, folder: Path, steps: str) -> None:
+        await asyncio.sleep(7.0 if self._background else 0.0)
+        self.hook("publish")
+        _write(folder, "steps", steps)
 
     async def load(self, folder: Path) -> None:
         self.steps = int((folder / "steps").read_text())
 
     async def close(self) -> None:
-        pass
+        if self._writing is not None:
+            await self._writing
 
 
 def _write(folder: Path, name: str, text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 from erl.rl.rl_fakes import Engine, Learner, Lines, Sandbox, Sink, make_run
-from openmle_erl.engines.protocols import Finish, PauseMode
+from openmle_erl.engines.protocols import Finish, GenerateRequest, PauseMode
 from openmle_erl.rl.evaluation import EvaluationConfig
 from openmle_erl.rl.experience import snapshot
 from openmle_erl.rl.groups import GroupConfig, GroupState
@@ -61,9 +61,32 @@ def test_every_sample_has_one_fate_and_every_step_its_groups(tmp_path: Path, asy
     assert [path.name for path in (tmp_path / "run" / "weights").iterdir()] == ["version-000004"]
 
 
+def test_engines_that_may_have_other_weights_are_given_the_first_before_they_generate(tmp_path: Path) -> None:
+    events: list[str] = []
+
+    async def whole() -> list[int]:
+        engine = Engine(events.append)
+        training = make_run(tmp_path / "run", engine=engine, hook=events.append)
+        training.publish_first = True
+        await training.run()
+        return engine.weights
+
+    assert virtually(whole()) == [0, 0, 1, 2, 3, 4]
+    assert events.index("load_weights") < events.index("generate")
+
+
 def test_synchronous_rollouts_rest_while_the_trainer_trains(tmp_path: Path) -> None:
     events: list[str] = []
-    run_to_end(tmp_path / "run", asynchronous=False, hook=events.append)
+
+    def tokens(request: GenerateRequest) -> list[int]:
+        return random.Random(request.seed).sample(range(1, 10_000), 60 if "-eval-" in request.request_id else 3)
+
+    def hook(event: str) -> None:
+        events.append(event)
+        assert event != "step" or engine.open == 0  # evaluation's long reply, too, is over
+
+    engine = Engine(hook, tokens)
+    run_to_end(tmp_path / "run", asynchronous=False, hook=hook, engine=engine, evaluated=("held-out",))
     learning = [place for place, event in enumerate(events) if event == "step"]
     for first, second in zip(learning[::2], learning[1::2], strict=True):
         assert set(events[first : second + 1]) == {"step"}

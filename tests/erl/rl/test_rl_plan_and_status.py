@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
+import toy
 from erl.rl.rl_fakes import make_run
 from openmle_erl.cli import main
 from openmle_erl.plan import PlanConfig, enough, row_of, spread, table
@@ -176,3 +178,59 @@ def test_status_reads_a_run_and_its_fates_add_up(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["samples"] == samples
     with pytest.raises(StoreError, match="holds no run"):
         read_status(tmp_path)
+
+
+def test_a_file_that_is_cut_off_is_named_by_status_and_by_the_next_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+
+    async def whole() -> None:
+        training = make_run(run)
+        await training.run()
+        training.queue.close()
+        training.experience._store.close()  # the last to close it leaves all in the one file
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(whole())
+    record = RunRecord(run_id="run", created_at="2026-01-01T00:00:00Z", openmle_version="0", settings={})
+    (run / "run.json").write_text(record.model_dump_json())
+    file = run / "experience.sqlite"
+    os.truncate(file, file.stat().st_size // 2)
+    assert main(["status", str(run)]) == 1
+    assert f"error: {file}: " in capsys.readouterr().err
+
+    async def again() -> None:
+        make_run(run)
+
+    with pytest.raises(StoreError, match=r"experience\.sqlite: (damaged|not a card store): .*malformed"):
+        asyncio.run(again())
+
+
+@pytest.mark.parametrize(
+    ("tasks", "facts", "complaint"),
+    [
+        ("", None, "tasks: must name at least one place"),
+        ("nowhere", None, "tasks: nowhere: no task package there"),
+        ("tasks", None, "model/config.json: No such file or directory"),
+        ("tasks", "{", "model/config.json: JSONDecodeError"),
+        ("tasks", "{}", "model/config.json: KeyError: 'max_position_embeddings'"),
+        ("tasks", '{"max_position_embeddings": 8191}', "context_tokens: 8192 is beyond the 8191 positions of "),
+    ],
+)
+def test_what_a_run_reads_is_looked_at_before_anything_is_started(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tasks: str,
+    facts: str | None,
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    toy.write_toy_package(tmp_path / "tasks" / "toy")
+    if facts is not None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "config.json").write_text(facts)
+    assert main(["train", "rl_smoke", f"tasks=[{tasks}]", "run_dir=run", "model=model"]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,5 +1,6 @@
 """The trainer `torch` against the plain model and the plain loop."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from openmle_erl.engines.settings import OptimiserConfig, learning_rate_at  # no
 from openmle_erl.engines.torch_trainer import TorchTrainer, TorchTrainerWorker  # noqa: E402
 from openmle_erl.rl.gspo import policy_loss  # noqa: E402
 from openmle_erl.rl.objective import ObjectiveConfig  # noqa: E402
-from openmle_gym.errors import ConfigError  # noqa: E402
+from openmle_gym.errors import ConfigError, OpenMLEError  # noqa: E402
 
 
 def load(folder: Path) -> "transformers.PreTrainedModel":
@@ -176,6 +177,39 @@ def test_a_folder_without_a_whole_checkpoint_is_refused(tiny_dense: Path, tmp_pa
         worker.load(tmp_path / "checkpoint")
 
 
+@pytest.mark.parametrize(
+    ("file", "left"),
+    [(".metadata", 0), (".metadata", 20), ("__0_0.distcp", 0), ("__0_0.distcp", 1000), ("random_0.pt", 30)],
+)
+def test_a_damaged_checkpoint_is_named(tiny_dense: Path, tmp_path: Path, file: str, left: int) -> None:
+    worker = TorchTrainerWorker(trainer_config(tiny_dense))
+    worker.save(tmp_path / "checkpoint")
+    os.truncate(tmp_path / "checkpoint" / file, left)
+    with pytest.raises(ConfigError, match=f"{tmp_path}/checkpoint: a damaged checkpoint"):
+        worker.load(tmp_path / "checkpoint")
+
+
+def test_a_checkpoint_that_lost_a_file_is_named(tiny_dense: Path, tmp_path: Path) -> None:
+    worker = TorchTrainerWorker(trainer_config(tiny_dense))
+    worker.save(tmp_path / "checkpoint")
+    for file in (tmp_path / "checkpoint").glob("*.distcp"):
+        file.unlink()
+    with pytest.raises(ConfigError, match=f"{tmp_path}/checkpoint: a damaged checkpoint.*distcp"):
+        worker.load(tmp_path / "checkpoint")
+
+
+def test_log_probabilities_are_without_dropout_and_draw_nothing(tiny_dense: Path) -> None:
+    from openmle_erl.engines.settings import LoraSettings
+
+    worker = TorchTrainerWorker(trainer_config(tiny_dense, engine={"lora": LoraSettings(rank=4, dropout=0.5)}))
+    some = samples()
+    worker.step(some, worker.logprobs(some))  # fresh adapters change nothing, and drop nothing that counts
+    drawn = torch.get_rng_state()
+    for one, other in zip(worker.logprobs(some), worker.logprobs(some), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
 def test_saved_weights_hold_the_adapters_merged_and_the_tokenizer(tiny_dense: Path, tmp_path: Path) -> None:
     from openmle_erl.engines.settings import LoraSettings
 
@@ -288,6 +322,9 @@ def test_what_does_not_fit_is_refused_by_the_sample_s_name(tiny_dense: Path) -> 
     old = worker.logprobs(some)
     with pytest.raises(ValueError, match="sample-2: old_logprobs has 1 entries"):
         worker.step(some, [*old[:2], old[2][:1], *old[3:]])
+    some[4].rollout_logprobs_T[1] = -np.inf
+    with pytest.raises(OpenMLEError, match="sample-4: rollout_logprobs_T is -inf at token 1"):
+        worker.step(some, old)
     some[3].loss_mask_T[:] = False
     with pytest.raises(ValueError, match="sample-3: no token is learnt"):
         worker.step(some, old)

@@ -23,6 +23,9 @@ def test_records_are_lines_by_step_and_what_was_done_again_counts_once(tmp_path:
     assert (found[0]["note"], found[1]["evaluation_loss"]) == ("first", 1.0)
     second = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[1])
     assert second["loss"] is None
+    with open_tracker(tmp_path, quiet) as tracker:  # a line that a kill tore does not take the next with it
+        tracker.log({"loss": 1.25}, step=3)
+    assert [(record["step"], record["loss"]) for record in read_metrics(tmp_path)] == [(1, 2.0), (2, 1.5), (3, 1.25)]
 
 
 def test_nothing_is_printed_where_no_terminal_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

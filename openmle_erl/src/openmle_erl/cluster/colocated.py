@@ -53,8 +53,13 @@ class TakingTurns:
         await self._trainer.load(folder)
 
     async def close(self) -> None:
-        """See `Trainer.close`."""
-        await self._trainer.close()
+        """See `Trainer.close`. A trainer that died in its turn leaves the memory to the engines, without weights."""
+        try:
+            await self._trainer.close()
+        finally:
+            if self._ours:
+                self._ours = False
+                await self._engines.reclaim_memory()
 
     async def _take(self) -> None:
         if not self._ours:

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +19,11 @@ from openmle_erl.cluster.config import CONFIGS, LaunchConfig, NodesConfig, RayCo
 from openmle_erl.cluster.placement import Placement, place, ray_environment, shown
 from openmle_erl.cluster.validation import Checked, check, read_model, table
 from openmle_erl.rl.config import RLConfig
+from openmle_erl.rl.opening import check_inputs
 
 UNSET = "unset"
+MODEL = "$MODEL"
+"""Stands for the model's folder where a dry run has none."""
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +72,13 @@ def prepare(overrides: Sequence[str], training_overrides: Sequence[str]) -> Prep
         ConfigError: Something does not fit.
     """
     config = load_config(LaunchConfig, "launch", configs=CONFIGS, overrides=overrides)
+    model = read_model(config)
+    config = replace(config, model=config.model or MODEL)
     known = [f"model='{config.model}'", *training_overrides]
     if config.dry_run:  # what a run needs and its placement does not
         known = ["tasks=[]", f"run_dir={UNSET}", *known]
     training = load_config(RLConfig, config.profile, configs=CONFIGS, overrides=known)
-    checked = check(config, training, read_model(config))
+    checked = check(config, training, model)
     placement = place(config, context_tokens=training.context_tokens, replay_routing=training.trainer.replay_routing)
     return Prepared(config, training, checked, placement)
 
@@ -89,6 +95,7 @@ def _launch(overrides: Sequence[str], training_overrides: Sequence[str]) -> int:
         raise ConfigError("shape: for dry runs; a run reads its model")
     if checked.warnings and config.nodes.gpus:
         raise ConfigError("versions: " + "; ".join(checked.warnings))
+    check_inputs(training)
     Path(training.run_dir).mkdir(parents=True, exist_ok=True)
     os.environ.update(ray_environment(config, os.environ))
     from openmle_erl.cluster.running import run  # Ray and torch, which a dry run does without

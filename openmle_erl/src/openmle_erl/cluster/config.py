@@ -127,10 +127,11 @@ class LaunchConfig:
     """A file of `configs/erl/topology`: async_1node, async_2node, sync_1node, sync_2node, laptop."""
     profile: str = MISSING
     """The training's settings: a file of `configs/erl` as `openmle-erl train` takes it; the topology names its own."""
-    model: str = MISSING
-    """The model's folder in Hugging Face's layout, which all nodes see by this path."""
+    model: str = ""
+    """The model's folder in Hugging Face's layout, which all nodes see by this path. A dry run does without."""
     shape: str | None = None
-    """For a dry run without the model: a file of `openmle_erl/cluster/shapes`, such as qwen3_30b_a3b."""
+    """For a dry run without the model: a file of `openmle_erl/cluster/shapes`; null: the published model's, where no
+    model is given."""
     colocated: bool = False
     """Trainer and engines take turns on the same GPUs; otherwise each GPU has one of them."""
     nodes: NodesConfig = field(default_factory=NodesConfig)
@@ -139,3 +140,7 @@ class LaunchConfig:
     ray: RayConfig = field(default_factory=RayConfig)
     dry_run: bool = False
     """Check everything and print what would be started, and where; start nothing."""
+
+    def __post_init__(self) -> None:
+        if not self.model and not self.dry_run:
+            raise ConfigError("model: missing; give it as model=VALUE")

@@ -152,13 +152,14 @@ async def run(config: LaunchConfig, training: RLConfig, checked: Checked, placem
                 if config.colocated and config.nodes.gpus:
                     trainer = TakingTurns(trainer, rollouts)
                 try:
-                    with open_tracker(folder) as tracker:
+                    with open_tracker(folder, training.tracking) as tracker:
                         async with open_training(
                             training,
                             trainer=trainer,
                             engine=rollouts.router,
                             sink=tracker,
                         ) as loop:
+                            loop.publish_first = left < config.trainer.restarts
                             return await loop.run()
                 except InfrastructureError as error:
                     if not left:

@@ -17,6 +17,8 @@ GIB = 1 << 30
 USABLE = 0.9
 """The share of a GPU that the estimate may fill; the rest is for contexts, buffers and fragmentation."""
 SHAPES = Path(__file__).parent / "shapes"
+PUBLISHED_SHAPE = "qwen3_30b_a3b"
+"""Of the model that the topologies' sizes were published for."""
 REQUIREMENTS = Path(__file__).parent / "requirements"
 
 
@@ -57,22 +59,26 @@ class Checked:
 
 
 def read_model(config: LaunchConfig) -> Model:
-    """The model's facts: from its folder, or from the named shape when the folder is not here.
+    """The model's facts: from its folder; in a dry run from the named shape, or without either from the published one.
 
     Raises:
         ConfigError: Neither is there, or it is none that can be estimated.
     """
+    shape = config.shape if config.model else config.shape or PUBLISHED_SHAPE
     path = Path(config.model) / "config.json"
-    if config.shape is not None:
-        path = SHAPES / f"{config.shape}.json"
+    if shape is not None:
+        path = SHAPES / f"{shape}.json"
         if not path.is_file():
             known = ", ".join(sorted(each.stem for each in SHAPES.glob("*.json")))
-            raise ConfigError(f"shape: no file for {config.shape!r}; there are {known}")
+            raise ConfigError(f"shape: no file for {shape!r}; there are {known}")
     if not path.is_file():
         raise ConfigError(f"model: {path} is not there; for a dry run without the model, give shape=...")
-    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    text = facts.get("text_config", facts)
-    return Model(shape=from_hf_config(facts), context_tokens=int(text["max_position_embeddings"]))
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        context_tokens = int(facts.get("text_config", facts)["max_position_embeddings"])
+        return Model(shape=from_hf_config(facts), context_tokens=context_tokens)
+    except (ValueError, TypeError, AttributeError, KeyError, ConfigError) as error:
+        raise ConfigError(f"model: {path}: {type(error).__name__}: {error}") from error
 
 
 def check(config: LaunchConfig, training: RLConfig, model: Model) -> Checked:
@@ -115,6 +121,12 @@ def check(config: LaunchConfig, training: RLConfig, model: Model) -> Checked:
     held(
         not (config.colocated and config.nodes.gpus and config.rollout.engine == "local"),
         "colocated: the local server does not give its GPU away; use rollout.engine=sglang",
+    )
+    engine = training.trainer.engine
+    held(
+        config.trainer.engine != "megatron" or not (engine.lora.rank or engine.async_save),
+        f"trainer.engine.lora.rank={engine.lora.rank}, trainer.engine.async_save={engine.async_save}: megatron trains all "
+        "parameters, and saves in the foreground",
     )
     held(
         not training.trainer.replay_routing or model.shape.experts > 0,
@@ -168,11 +180,13 @@ def _parallel(config: LaunchConfig, held: Held) -> ParallelSizes:
     if config.trainer.engine == "torch":
         ones = (sizes.tensor, sizes.pipeline, sizes.context, sizes.expert, sizes.expert_tensor)
         held(ones == (1,) * 5, "trainer.parallel: the torch engine shards by FSDP; all sizes but data must be 1")
+    sizes = replace(sizes, data=data)
     try:
-        return replace(sizes, data=data)
+        sizes.check_experts()
     except ConfigError as error:
-        held(False, str(error))
-        return replace(sizes, data=data, expert=1, expert_tensor=1)
+        held(False, f"trainer.{error}")
+        return replace(sizes, expert=1, expert_tensor=1)
+    return sizes
 
 
 def _check_model_sizes(config: LaunchConfig, shape: ModelShape, parallel: ParallelSizes, held: Held) -> None:

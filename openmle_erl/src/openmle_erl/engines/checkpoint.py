@@ -9,8 +9,11 @@ next step get into each other's way, and both wait for ever.
 """
 
 import json
+import pickle
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from openmle_gym.contracts import Contract
-from openmle_gym.errors import ConfigError
+from openmle_gym.errors import ConfigError, InfrastructureError, OpenMLEError
 from pydantic import JsonValue, ValidationError
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
@@ -28,6 +32,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from openmle_erl.engines.models import partial_folder, publish
 
 MANIFEST = "trainer.json"
+DAMAGED = "a damaged checkpoint; without this folder the run goes on from the one before"
 GROUP_TIMEOUT = timedelta(minutes=30)
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
@@ -70,7 +75,8 @@ class Checkpoints:
         self.barrier()
         manifest = CheckpointManifest(steps=steps, processes=self._processes, extra=extra)
         if not background:
-            save(self._state(), checkpoint_id=partial, process_group=self._group, no_dist=not self._distributed)
+            with naming(folder, "could not be written", InfrastructureError):
+                save(self._state(), checkpoint_id=partial, process_group=self._group, no_dist=not self._distributed)
             self._publish(partial, folder, manifest)
             self.barrier()
             return
@@ -98,8 +104,9 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when nothing is being written any more; raises what went wrong."""
         if self._published is not None:
-            self._published.result()
-            self._published = None
+            published, self._published = self._published, None
+            with naming(None, "the checkpoint could not be written", InfrastructureError):
+                published.result()
         self.barrier()
 
     def load(self, folder: Path) -> CheckpointManifest:
@@ -111,7 +118,11 @@ class Checkpoints:
         self.wait()
         manifest = read_manifest(folder)
         state = self._state()
-        load(state, checkpoint_id=folder, process_group=self._group, no_dist=not self._distributed)
+        random = folder / f"random_{self._rank}.pt"
+        with naming(folder, DAMAGED, ConfigError):
+            load(state, checkpoint_id=folder, process_group=self._group, no_dist=not self._distributed)
+            # The run that wrote it may have had no such rank.
+            drawn = torch.load(random, weights_only=True) if random.is_file() else None
         set_state_dict(
             self._model,
             self._optimiser,
@@ -121,9 +132,8 @@ class Checkpoints:
         )
         if manifest.steps == 0:
             self._optimiser.state.clear()
-        random = folder / f"random_{self._rank}.pt"
-        if random.is_file():  # absent for a process that the run had not
-            _set_random_state(torch.load(random, weights_only=True))
+        if drawn is not None:
+            _set_random_state(drawn)
         return manifest
 
     def _state(self) -> dict[str, Any]:
@@ -148,6 +158,25 @@ def _new_group() -> dist.ProcessGroup:
     group = dist.new_group(backend="gloo", timeout=GROUP_TIMEOUT)
     assert isinstance(group, dist.ProcessGroup)
     return group
+
+
+@contextmanager
+def naming(folder: Path | None, trouble: str, kind: type[OpenMLEError]) -> Iterator[None]:
+    """Turns what readers and writers of checkpoints raise into one error that says where and what.
+
+    Raises:
+        OpenMLEError: Of that kind.
+    """
+    try:
+        yield
+    except CheckpointException as error:  # no Exception; it has one for each process that failed
+        cause = next(iter(error.failures.values()))[0]
+    except (OSError, EOFError, RuntimeError, LookupError, ValueError, pickle.UnpicklingError) as error:
+        cause = error
+    else:
+        return
+    place = f"{folder}: " if folder is not None else ""
+    raise kind(f"{place}{trouble}: {type(cause).__name__}: {cause}") from cause
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:

@@ -57,7 +57,7 @@ class RowCache(Cache):
         self._rows, self._width, self._positions_B = slice(0, len(positions_B)), width, positions_B
         self._last_row = len(positions_B)
 
-    def update(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def update(  # pyright: ignore[reportIncompatibleMethodOverride]  (layers pass more by name than is declared)
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What a layer of the model calls: keeps its new keys and values, returns those to be looked at."""

@@ -58,7 +58,7 @@ class GeneratorThread:
                 return
             try:
                 done.set_result(order(self._generator))
-            except BaseException as error:
+            except BaseException as error:  # whatever it is, it is the asker's to know
                 done.set_exception(error)
 
         self._check()

@@ -94,6 +94,13 @@ class ParallelSizes:
         for name in ("tensor", "pipeline", "context", "expert", "expert_tensor", "data"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"parallel.{name}: must be at least 1, got {getattr(self, name)}")
+
+    def check_experts(self) -> None:
+        """Sees that experts can be split so over the ranks.
+
+        Raises:
+            ConfigError: They cannot.
+        """
         if self.world % (self.pipeline * self.expert * self.expert_tensor):
             raise ConfigError(
                 f"parallel.expert: pipeline x expert x expert_tensor = {self.pipeline} x {self.expert} x "

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from openmle_gym.errors import OpenMLEError
 
 FloatArray: TypeAlias = NDArray[np.float32]
 
@@ -135,6 +136,34 @@ class TrainingSample:
     experts_NLK: NDArray[np.int16] | None = None
     """The experts that the rollout engine sent each token of prompt and reply through, by layer, as `routing` describes;
     None: not recorded."""
+
+
+def check_step(samples: Sequence[TrainingSample], old_logprobs: Sequence[FloatArray]) -> None:
+    """Looks at what an optimiser step is given, before anything is computed.
+
+    Raises:
+        ValueError: There is no sample, one has nothing to learn, or its arrays do not fit; names the sample.
+        OpenMLEError: A log-probability is not finite; names sample and token.
+    """
+    if not samples:
+        raise ValueError("a step needs at least one sample")
+    for sample, old in zip(samples, old_logprobs, strict=True):
+        length = len(sample.reply_ids)
+        arrays = {
+            "loss_mask_T": sample.loss_mask_T,
+            "rollout_logprobs_T": sample.rollout_logprobs_T,
+            "old_logprobs": old,
+        }
+        for name, values in arrays.items():
+            if len(values) != length:
+                raise ValueError(f"sample {sample.sample_id}: {name} has {len(values)} entries for {length} tokens")
+            if not np.isfinite(values).all():
+                place = int(np.flatnonzero(~np.isfinite(values))[0])
+                raise OpenMLEError(f"sample {sample.sample_id}: {name} is {values[place]} at token {place}")
+        if not sample.prompt_ids:
+            raise ValueError(f"sample {sample.sample_id}: an empty prompt")
+        if not sample.loss_mask_T.any():
+            raise ValueError(f"sample {sample.sample_id}: no token is learnt")
 
 
 class StepReport(NamedTuple):

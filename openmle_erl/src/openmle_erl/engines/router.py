@@ -184,7 +184,9 @@ class Router:
         return self._weights.version if self._weights else 0
 
     async def look(self) -> None:
-        """Takes out engines that are not healthy, and takes back those that are again."""
+        """Takes out engines that are not healthy or were started again with other weights, and takes back those that
+        are healthy again."""
+        weights = None if self._control.locked() else self._weights
         members = list(self._members.values())
         answers = await asyncio.gather(*(member.engine.version() for member in members), return_exceptions=True)
         for member, answer in zip(members, answers, strict=True):
@@ -192,7 +194,10 @@ class Router:
                 self._lose(member, answer)
             elif isinstance(answer, BaseException):
                 raise answer
-            elif member.lost.is_set() and self._members.get(member.name) is member:
+            elif not member.lost.is_set():
+                if weights is not None and weights is self._weights and answer != weights.version:
+                    self._lose(member, ModelUnavailable(f"its weights are version {answer}, not {weights.version}"))
+            elif self._members.get(member.name) is member:
                 try:
                     await self._admit(member)
                 except InfrastructureError as error:

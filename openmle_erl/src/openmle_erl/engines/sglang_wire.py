@@ -1,5 +1,7 @@
 """What SGLang 0.5.23 reads and writes, as far as `sglang` needs it."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from openmle_gym.contracts import ForeignContract
@@ -97,6 +99,8 @@ def read_generation(content: bytes, request: GenerateRequest, *, place: str) -> 
         raise ConfigError(trouble) if reason.status_code in REFUSED else ModelUnavailable(trouble)
     if tuple(entry[1] for entry in meta.output_token_logprobs) != ids:
         raise ModelUnavailable(f"{place}: {len(meta.output_token_logprobs)} log-probabilities for {len(ids)} tokens")
+    if wrong := [entry for entry in meta.output_token_logprobs if not math.isfinite(entry[0])]:
+        raise ModelUnavailable(f"{place}: log-probability {wrong[0][0]} of token {wrong[0][1]}")
     spans = tuple(
         VersionSpan(read_version(span.version), span.start, span.end)
         for span in meta.weight_versions

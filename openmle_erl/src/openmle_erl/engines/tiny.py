@@ -31,7 +31,7 @@ HEAD_DIM = 32
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
     """A byte-level BPE of line pieces, with ChatML's special tokens and template; the reply's end is its end of text."""
-    bpe = Tokenizer(models.BPE())
+    bpe = Tokenizer(models.BPE())  # its stubs know the parts below as read-only
     bpe.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
             pre_tokenizers.Split(Regex(LINE_PIECES), behavior="isolated"),

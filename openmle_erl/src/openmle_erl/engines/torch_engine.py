@@ -100,6 +100,7 @@ class TorchEngine:
             processes=self.place.processes,
         )[self.place.rank]
         network = self.model if model is None else model
+        network.train(gradient)  # dropout is for learning: what is only asked for is the model's own answer
         for places in bins:
             batch = collate(rows, places, packing=config.packing).to(self.device)
             with routing.replayed(network, batch.experts_NLK):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from openmle_erl.engines.packing import MicroBatch, TokenRow
 from openmle_erl.engines.processes import Place, WorkerProcesses
-from openmle_erl.engines.protocols import FloatArray, StepReport, TrainingSample
+from openmle_erl.engines.protocols import FloatArray, StepReport, TrainingSample, check_step
 from openmle_erl.engines.settings import TorchTrainerConfig
 from openmle_erl.engines.torch_engine import TorchEngine
 from openmle_erl.rl.gspo import add_sums, policy_loss, policy_metrics
@@ -50,10 +50,10 @@ class TorchTrainerWorker:
         """See `Trainer.step`.
 
         Raises:
-            ValueError: A sample has nothing to learn, or its arrays do not fit; names the sample.
+            ValueError, OpenMLEError: As `check_step`.
             OpenMLEError: The gradient is not finite; nothing was changed.
         """
-        _check(samples, old_logprobs)
+        check_step(samples, old_logprobs)
         started = time.perf_counter()
         engine, objective = self._engine, self._config.objective
         reference = self._logprobs(samples, self._reference) if self._reference is not None else None
@@ -163,25 +163,6 @@ class TorchTrainerWorker:
 
 def _on_cpu(sums: Sequence[dict[str, Tensor]], loss_sum: Tensor) -> dict[str, Tensor]:
     return {name: value.cpu() for name, value in (add_sums(sums) | {"loss": loss_sum}).items()}
-
-
-def _check(samples: Sequence[TrainingSample], old_logprobs: Sequence[FloatArray]) -> None:
-    if not samples:
-        raise ValueError("a step needs at least one sample")
-    for sample, old in zip(samples, old_logprobs, strict=True):
-        length = len(sample.reply_ids)
-        sizes = {
-            "loss_mask_T": sample.loss_mask_T,
-            "rollout_logprobs_T": sample.rollout_logprobs_T,
-            "old_logprobs": old,
-        }
-        for name, values in sizes.items():
-            if len(values) != length:
-                raise ValueError(f"sample {sample.sample_id}: {name} has {len(values)} entries for {length} tokens")
-        if not sample.prompt_ids:
-            raise ValueError(f"sample {sample.sample_id}: an empty prompt")
-        if not sample.loss_mask_T.any():
-            raise ValueError(f"sample {sample.sample_id}: no token is learnt")
 
 
 class TorchTrainer:

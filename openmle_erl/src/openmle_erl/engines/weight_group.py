@@ -42,7 +42,7 @@ def open_weight_group(
         [],
         Backend(backend),
         PrefixStore(group, store),
-        group_name=group,  # pyright: ignore[reportArgumentType]
+        group_name=group,  # pyright: ignore[reportArgumentType]  (a string under a name of torch's own)
         timeout=timeout,
     )
     assert isinstance(opened, ProcessGroup)

@@ -14,7 +14,7 @@ from openmle_gym.console import print_json, run_command
 
 from openmle_erl import plan as planning
 from openmle_erl.rl.config import CONFIGS, RLConfig
-from openmle_erl.rl.opening import open_engine, open_training
+from openmle_erl.rl.opening import check_inputs, open_engine, open_training
 from openmle_erl.rl.status import read_status, summary_lines
 from openmle_erl.tracking import open_tracker
 
@@ -47,6 +47,7 @@ def load_profile(profile: str, overrides: Sequence[str]) -> RLConfig:
 
 
 async def _train(config: RLConfig) -> int:
+    check_inputs(config)
     from openmle_erl.engines.torch_trainer import TorchTrainer  # torch, which the other commands do without
 
     async with open_engine(config) as engine:

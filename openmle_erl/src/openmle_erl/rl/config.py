@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 from omegaconf import MISSING
 from openmle_gym.errors import ConfigError
@@ -100,9 +100,11 @@ class RewardsConfig:
         """The preset, with what is set instead."""
         settings = PRESETS[self.preset]
         if self.advantage is not None:
-            settings = replace(settings, advantages=replace(settings.advantages, kind=self.advantage))  # pyright: ignore[reportArgumentType]
+            settings = replace(
+                settings, advantages=replace(settings.advantages, kind=cast(AdvantageKind, self.advantage))
+            )
         if self.bounds is not None:
-            settings = replace(settings, bounds_mode=self.bounds)  # pyright: ignore[reportArgumentType]
+            settings = replace(settings, bounds_mode=cast(BoundsMode, self.bounds))
         return settings
 
 
@@ -221,6 +223,17 @@ class RLConfig:
             raise ConfigError(
                 f"context_tokens: must be at least {needed} (prompt.length={self.prompt.length} + {TEMPLATE_TOKENS} for "
                 f"the template + sampling.max_new_tokens={self.sampling.max_new_tokens}), got {self.context_tokens}"
+            )
+        engine = self.trainer.engine
+        if engine.temperature != self.sampling.temperature:
+            raise ConfigError(
+                f"trainer.engine.temperature: must be that of sampling.temperature={self.sampling.temperature}, so that "
+                f"both speak of the same distribution, got {engine.temperature}"
+            )
+        if engine.lora.dropout:
+            raise ConfigError(
+                "trainer.engine.lora.dropout: must be 0, since the ratio compares two passes of one policy, got "
+                f"{engine.lora.dropout}"
             )
         if self.memory.notes != "extractive":
             raise ConfigError(f"memory.notes: must be extractive in training, got {self.memory.notes!r}")

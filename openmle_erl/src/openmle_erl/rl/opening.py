@@ -73,6 +73,29 @@ class RunRecord(Contract):
     settings: dict[str, JsonValue]
 
 
+def check_inputs(config: RLConfig) -> None:
+    """Looks at what a run reads, before a server or a trainer is started.
+
+    Raises:
+        ConfigError: There is no task or no model, or the model's context is too short.
+        PackageError: A task's package cannot be used.
+    """
+    if not config.tasks:
+        raise ConfigError("tasks: must name at least one place")
+    find_packages(config.tasks, setting="tasks")
+    find_packages(config.evaluation.tasks, setting="evaluation.tasks")
+    path = Path(config.model) / "config.json"
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        positions = int(facts.get("text_config", facts)["max_position_embeddings"])
+    except OSError as error:
+        raise ConfigError(f"model: {path}: {error.strerror}") from error
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ConfigError(f"model: {path}: {type(error).__name__}: {error}") from error
+    if config.context_tokens > positions:
+        raise ConfigError(f"context_tokens: {config.context_tokens} is beyond the {positions} positions of {path}")
+
+
 @contextlib.asynccontextmanager
 async def open_training(
     config: RLConfig,
@@ -265,18 +288,29 @@ async def _local_server(config: RLConfig, api_key: SecretStr, admin_key: SecretS
             start_new_session=True,  # Ctrl-C is for the run, which ends its server itself
         )
         try:
-            async with asyncio.timeout(LOCAL_SERVER_SECONDS):
-                while not ready.exists():
-                    if server.returncode is not None:
-                        raise ModelUnavailable(f"the local server ended with {server.returncode}; see above")
-                    await asyncio.sleep(0.1)
-            yield ready.read_text(encoding="utf-8").strip()
-        except TimeoutError as error:
-            raise ModelUnavailable(f"the local server was not ready within {LOCAL_SERVER_SECONDS:g} s") from error
+            try:
+                async with asyncio.timeout(LOCAL_SERVER_SECONDS):
+                    while not ready.exists():
+                        if server.returncode is not None:
+                            raise ModelUnavailable(f"the local server ended with {server.returncode}; see above")
+                        await asyncio.sleep(0.1)
+            except TimeoutError as error:
+                raise ModelUnavailable(f"the local server was not ready within {LOCAL_SERVER_SECONDS:g} s") from error
+            async with asyncio.TaskGroup() as watch:
+                watching = watch.create_task(_watch(server))
+                yield ready.read_text(encoding="utf-8").strip()
+                watching.cancel()
+        except BaseExceptionGroup as failed:  # of the server's end, or of whoever used it
+            raise failed.exceptions[0] from failed
         finally:
             if server.returncode is None:
                 server.terminate()
                 await server.wait()
+
+
+async def _watch(server: asyncio.subprocess.Process) -> None:
+    """Ends the run when its server ends, which nobody would start again."""
+    raise ModelUnavailable(f"the local server ended with {await server.wait()}; the same command goes on")
 
 
 @contextlib.contextmanager

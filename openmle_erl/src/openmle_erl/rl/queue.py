@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from openmle_gym.errors import StoreError
 from openmle_gym.experience import ExperienceCard, Selection
 from openmle_gym.operators import Operator
 
@@ -59,11 +60,22 @@ class GroupQueue:
     """One writer; the file is the run's experience, where the cards are too."""
 
     def __init__(self, path: Path | str) -> None:
-        """Opens or creates the tables; `:memory:` keeps them in memory, for a simulation."""
-        self._tables = sqlite3.connect(path, isolation_level=None)
-        # A kill loses nothing that was committed; FULL would guard against a loss of power, at a price for each row.
-        self._tables.execute("PRAGMA synchronous=NORMAL")
-        self._tables.executescript(_SCHEMA)
+        """Opens or creates the tables; `:memory:` keeps them in memory, for a simulation.
+
+        Raises:
+            StoreError: The file is damaged.
+        """
+        self._path = path
+        try:
+            self._tables = sqlite3.connect(path, isolation_level=None)
+            # A kill loses nothing that was committed; FULL would guard against a loss of power, at a price for each row.
+            self._tables.execute("PRAGMA synchronous=NORMAL")
+            self._tables.executescript(_SCHEMA)
+            (found,) = self._tables.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise StoreError(f"{path}: damaged: {error}") from error
+        if found != "ok":
+            raise StoreError(f"{path}: damaged: {found}")
         self._fates = self._count_fates()
         self._exposure = self._count_exposure()
         (self._settled,) = self._tables.execute("SELECT coalesce(max(settled), 0) FROM groups").fetchone()
@@ -218,7 +230,21 @@ class GroupQueue:
         ).fetchall()
 
     def rewind(self, step: int) -> int:
-        """Makes ready again what was trained on after a step; returns how many groups."""
+        """Makes ready again what was trained on after a step; returns how many groups.
+
+        Raises:
+            StoreError: Their tokens were forgotten, since a checkpoint had taken them up that is gone.
+        """
+        (forgotten,) = self._tables.execute(
+            "SELECT min(step) FROM groups JOIN members USING (number) "
+            "WHERE state = 'trained' AND step > ? AND fate = 'trained' AND rolled IS NULL",
+            (step,),
+        ).fetchone()
+        if forgotten is not None:
+            raise StoreError(
+                f"{self._path}: cannot go back to step {step}: what step {forgotten} was trained on is forgotten, as it was "
+                "in a checkpoint; put the run's checkpoints back, or begin another run from its weights"
+            )
         with self._transaction():
             self._tables.execute(
                 "UPDATE members SET fate = NULL WHERE fate = 'trained' AND number IN "
@@ -268,6 +294,10 @@ class GroupQueue:
     def write_evaluation(self, step: int, record: Mapping[str, object]) -> None:
         """Writes down what the evaluation after a step found."""
         self._tables.execute("INSERT OR REPLACE INTO evaluations VALUES (?, ?)", (step, json.dumps(record)))
+
+    def evaluated(self, step: int) -> bool:
+        """Whether the evaluation after a step is written down."""
+        return self._tables.execute("SELECT 1 FROM evaluations WHERE step = ?", (step,)).fetchone() is not None
 
     def steps(self) -> list[dict[str, float]]:
         """What the steps did, in order."""

@@ -1,12 +1,15 @@
 """How a run stands, read from its folder."""
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openmle_erl.rl.opening import EXPERIENCE, read_run
+from openmle_gym.errors import StoreError
+
+from openmle_erl.rl.opening import EXPERIENCE, RunRecord, read_run
 from openmle_erl.rl.samples import Fate
 
 LAST = 10
@@ -53,39 +56,40 @@ def read_status(run: Path) -> Status:
     """Reads a run's folder, and changes nothing.
 
     Raises:
-        StoreError: There is no run.
+        StoreError: There is no run, or its file is damaged.
     """
     record = read_run(run)
-    tables = sqlite3.connect(f"{(run / EXPERIENCE).resolve().as_uri()}?mode=ro", uri=True)
     try:
+        place = f"{(run / EXPERIENCE).resolve().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(place, uri=True)) as tables:
+            return _status(record, tables)
+    except (sqlite3.DatabaseError, ValueError) as error:
+        raise StoreError(f"{run / EXPERIENCE}: {error}") from error
 
-        def counts(query: str) -> dict[str, int]:
-            return dict(tables.execute(query).fetchall())
 
-        steps = [json.loads(row) for (row,) in tables.execute("SELECT record FROM steps ORDER BY step")]
-        fates = counts("SELECT coalesce(fate, 'open'), count(*) FROM members GROUP BY 1")
-        evaluations = tables.execute("SELECT record FROM evaluations ORDER BY step")
-        schedule = record.settings.get("schedule")
-        return Status(
-            run_id=record.run_id,
-            steps=len(steps),
-            steps_wanted=int(schedule["steps"]) if isinstance(schedule, dict) else 0,  # pyright: ignore[reportArgumentType]
-            groups=counts("SELECT state, count(*) FROM groups GROUP BY state"),
-            fates={name: fates.get(name, 0) for name in (*map(str, Fate), "open")},
-            samples=sum(fates.values()),
-            exposure=counts(
-                "SELECT task, sum(state = 'trained') FROM groups GROUP BY task ORDER BY task",
-            ),
-            duplicates=counts("SELECT duplicate, count(*) FROM members WHERE duplicate IS NOT NULL GROUP BY 1"),
-            outcomes=means(
-                steps[-LAST:], [name for name in (steps[-1] if steps else {}) if name.startswith("outcome/")]
-            ),
-            first=means(steps[:LAST], MEANS),
-            last=means(steps[-LAST:], MEANS),
-            evaluations=[json.loads(row) for (row,) in evaluations],
-        )
-    finally:
-        tables.close()
+def _status(record: RunRecord, tables: sqlite3.Connection) -> Status:
+    def counts(query: str) -> dict[str, int]:
+        return dict(tables.execute(query).fetchall())
+
+    steps = [json.loads(row) for (row,) in tables.execute("SELECT record FROM steps ORDER BY step")]
+    fates = counts("SELECT coalesce(fate, 'open'), count(*) FROM members GROUP BY 1")
+    evaluations = tables.execute("SELECT record FROM evaluations ORDER BY step")
+    schedule = record.settings.get("schedule")
+    wanted = schedule.get("steps") if isinstance(schedule, dict) else None
+    return Status(
+        run_id=record.run_id,
+        steps=len(steps),
+        steps_wanted=wanted if isinstance(wanted, int) else 0,
+        groups=counts("SELECT state, count(*) FROM groups GROUP BY state"),
+        fates={name: fates.get(name, 0) for name in (*map(str, Fate), "open")},
+        samples=sum(fates.values()),
+        exposure=counts("SELECT task, sum(state = 'trained') FROM groups GROUP BY task ORDER BY task"),
+        duplicates=counts("SELECT duplicate, count(*) FROM members WHERE duplicate IS NOT NULL GROUP BY 1"),
+        outcomes=means(steps[-LAST:], [name for name in (steps[-1] if steps else {}) if name.startswith("outcome/")]),
+        first=means(steps[:LAST], MEANS),
+        last=means(steps[-LAST:], MEANS),
+        evaluations=[json.loads(row) for (row,) in evaluations],
+    )
 
 
 def means(steps: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:

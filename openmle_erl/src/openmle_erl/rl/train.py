@@ -98,6 +98,8 @@ class Training:
     sink: MetricSink
     step: int = 0
     """Steps done."""
+    publish_first: bool = False
+    """Whether the engines may have other weights than those the run begins with."""
     _stopping: bool = field(init=False, default=False)
     _evaluating: asyncio.Task[None] | None = field(init=False, default=None)
 
@@ -146,6 +148,8 @@ class Training:
         groups = await self.pool.take(self.schedule.groups_per_step, wanted=wanted)
         if not groups:
             return False
+        if self._evaluating is not None and not self.pool.asynchronous:
+            await self._evaluating  # nothing generates while a synchronous trainer trains
         times.lap("wait")
 
         batch = batch_of(groups)
@@ -207,18 +211,17 @@ class Training:
     async def _checkpoint(self) -> None:
         """Model and optimiser, and how far the experience had come; `state.json` comes last and makes it one."""
         folder = self.folder / "checkpoints" / f"step-{self.step:06d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "state.json").exists():
-            shutil.rmtree(folder)  # what a kill may have left
-            folder.mkdir()
+        if folder not in checkpoints(self.folder):
+            shutil.rmtree(folder, ignore_errors=True)  # what a kill may have left
+            folder.mkdir(parents=True)
             await self.trainer.save(folder / "trainer")
             state = Checkpoint(step=self.step, settled=self.queue.settled)
             write_whole(folder / "state.json", json.dumps(state._asdict()))
         complete = checkpoints(self.folder)  # without this one while the trainer writes it in the background
-        if complete:
-            self.queue.prune(read_checkpoint(complete[-1]).step)
         for older in complete[: -self.schedule.checkpoints_kept]:
             shutil.rmtree(older)
+        if kept := complete[-self.schedule.checkpoints_kept :]:
+            self.queue.prune(read_checkpoint(kept[0]).step)  # any that is kept can be gone on from
 
     async def _resume(self) -> dict[int, ExperienceCard]:
         """Goes back to the last checkpoint, or to the beginning."""
@@ -230,8 +233,10 @@ class Training:
         again = self.queue.rewind(self.step)
         if self.step or again:
             log.info("goes on after step %d; %d groups are trained on again", self.step, again)
-        if self.step or again:  # the engines may have weights that were lost
+        if self.step or again or self.publish_first:  # the engines may have weights that were lost
             await self._publish_weights()
+        if self.evaluation.due(self.step) and self.step and not self.queue.evaluated(self.step):
+            self._evaluate(self.step)  # which the kill cut short
         return cards
 
 

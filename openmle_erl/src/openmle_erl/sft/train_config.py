@@ -117,6 +117,7 @@ class SftConfig:
         world = self.megatron.parallel.world
         if world != self.processes:
             raise ConfigError(f"megatron.parallel: {world} ranks, but processes is {self.processes}")
+        self.megatron.parallel.check_experts()
         if self.engine.lora.rank:
             raise ConfigError(f"engine.lora.rank: {self.engine.lora.rank}, but trainer=megatron trains all parameters")
         if self.global_batch % self.megatron.parallel.data:

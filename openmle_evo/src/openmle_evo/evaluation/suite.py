@@ -20,7 +20,7 @@ from pydantic import JsonValue, ValidationError
 
 from openmle_evo.config import SearchConfig
 from openmle_evo.evaluation.results import RunOutcome
-from openmle_evo.launch import Ended, create_run, executors, run_to_end, stored_config
+from openmle_evo.launch import Ended, check_settings, create_run, executors, run_to_end, stored_config
 from openmle_evo.naturebench.executor import best_gap_of
 from openmle_evo.naturebench.run import EVALUATIONS, run_nature_task
 from openmle_evo.naturebench.settings import NatureConfig
@@ -106,8 +106,10 @@ async def run_suite(
     Each run has a seed of its own, the same for every suite: `config.seed` plus the number of the run.
 
     Raises:
+        ConfigError: A setting cannot work on this machine.
         InfrastructureError: The policy or the executor is out of reach. The suite can be resumed.
     """
+    await check_settings(config)
     for number in range(manifest.runs):
         for place, task in enumerate(manifest.tasks):
             folder = path / Path(task).name / f"run-{number}"

@@ -14,7 +14,7 @@ from openmle_evo.launch import Ended, limits_of, new_manifest, search_to_end, st
 from openmle_evo.naturebench.executor import NatureExecutor
 from openmle_evo.naturebench.service import EvaluationService
 from openmle_evo.naturebench.settings import NatureConfig
-from openmle_evo.naturebench.words import in_its_words, public_nature_task
+from openmle_evo.naturebench.words import public_nature_task
 from openmle_evo.run import RunDirectory
 
 EVALUATIONS = "evaluations"
@@ -76,6 +76,6 @@ async def run_nature_task(
             manifest = new_manifest(config, public.manifest, task.root, isolation=runner.isolation, packages=packages)
             run = RunDirectory.create(folder, manifest)
         try:
-            return await search_to_end(run, config, public, executor, job, reword=in_its_words)
+            return await search_to_end(run, config, public, executor, job)
         finally:
             run.close()

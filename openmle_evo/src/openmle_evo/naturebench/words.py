@@ -1,16 +1,10 @@
 """A NatureBench task in the operators' prompts."""
 
-from collections.abc import Sequence
-
 from openmle_gym.bridges.naturebench import NatureTask
-from openmle_gym.chat import Message
 from openmle_gym.manifest import Columns, Manifest, Metric
 from openmle_gym.preview import preview_data
 from openmle_gym.prompts import PromptConfig, PublicTask
 
-_OUTPUT = "\n\n# Output\n\n"
-_COLUMNS = "- id columns: instance\n- target columns: outputs\n- predictions: number\n"
-"""How the prompts tell the columns of `public_nature_task`'s manifest; such a task has none."""
 CONTRACT = """\
 Reply with a short plan in plain words, then the whole program in one fenced Python block. The program is a single script
 that will be run once, as it stands, in an empty folder and without a network:
@@ -33,7 +27,7 @@ def public_nature_task(task: NatureTask, config: PromptConfig) -> PublicTask:
         title=task.root.name,
         modality=("science",),
         metric=Metric(name="improvement over the state of the art", higher_is_better=True),
-        columns=Columns(id=("instance",), target=("outputs",)),
+        columns=Columns(id=("instance",), target=("outputs",)),  # a manifest has some; prompts do not show them
     )
     metrics = [(entry.dataset_name, entry.primary) for entry in task.metadata.performance_entries]
     instances = [
@@ -41,14 +35,4 @@ def public_nature_task(task: NatureTask, config: PromptConfig) -> PublicTask:
     ]
     description = "\n\n".join([task.description, "Instances and the metric of each:", "\n".join(instances)])
     data = preview_data(task.problem_dir / "data", manifest.columns, listed=config.columns)
-    return PublicTask(manifest=manifest, description=description, data=data)
-
-
-def in_its_words(messages: Sequence[Message]) -> list[Message]:
-    """An operator's prompt with NatureBench's contract in place of the submission's."""
-    *others, last = messages
-    told, section, _ = last.content.rpartition(_OUTPUT)
-    if not section or _COLUMNS not in told:
-        raise ValueError("the prompt has no Output section, or no columns among its facts")
-    told = told.replace(_COLUMNS, "", 1)
-    return [*others, Message(role=last.role, content=told + section + CONTRACT)]
+    return PublicTask(manifest=manifest, description=description, data=data, contract=CONTRACT)

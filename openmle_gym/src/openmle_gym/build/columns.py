@@ -7,17 +7,15 @@ from typing import Literal
 
 import pandas as pd
 
+from openmle_gym.build.numerals import MISSING, plain_numbers
 from openmle_gym.contracts import Contract
 
 ColumnKind = Literal["integer", "number", "boolean", "date", "category", "text", "object", "empty"]
 
-MISSING = frozenset(["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "none", "<NA>", "?"])
-"""Cells that hold no value."""
 FEW_VALUES = 50
 """Text with at most so many distinct values is a category."""
 _EXAMPLES = 3
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
-_DECIMAL_COMMA = re.compile(r"[-+]?\d+(,\d+)?")
 _INTEGER = re.compile(r"[-+]?\d+")
 _DATE = re.compile(
     r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2}([ T]\d{1,2}:\d{2}.*)?)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( \d{1,2}:\d{2}.*)?"
@@ -80,15 +78,12 @@ def known(cells: pd.Series) -> pd.Series:
     return cells[~cells.isin(MISSING)]
 
 
-def as_numbers(cells: pd.Series) -> pd.Series | None:
-    """The values as numbers, decimal commas included; None where one is none."""
+def as_numbers(cells: pd.Series, *, delimiter: str = "") -> pd.Series | None:
+    """The values as numbers, those with commas included (see `plain_numbers`); None where one is none."""
     if not len(cells):
         return None
-    if cells.str.fullmatch(_NUMBER).all():
-        return cells.astype(float)
-    if cells.str.fullmatch(_DECIMAL_COMMA).all():
-        return cells.str.replace(",", ".").astype(float)
-    return None
+    plain = plain_numbers(cells, delimiter=delimiter)
+    return plain.astype(float) if plain.str.fullmatch(_NUMBER).all() else None
 
 
 def as_times(cells: pd.Series) -> pd.Series | None:
@@ -101,17 +96,18 @@ def as_times(cells: pd.Series) -> pd.Series | None:
     return times if times.notna().mean() >= 0.9 else None
 
 
-def profile_column(name: str, cells: pd.Series) -> ColumnProfile:
-    """Looks at the cells of one column, text all of them."""
+def profile_column(name: str, cells: pd.Series, *, delimiter: str = "") -> ColumnProfile:
+    """Looks at the cells of one column, text all of them, and told apart by `delimiter`."""
     values = known(cells)
     low = high = ""
     kind: ColumnKind
     distinct = int(values.nunique())
-    numbers = as_numbers(values)
+    numbers = as_numbers(values, delimiter=delimiter)
     if not len(values):
         kind = "empty"
     elif numbers is not None:
-        kind = "integer" if values.str.fullmatch(_INTEGER).all() else "number"
+        plain = plain_numbers(values, delimiter=delimiter)
+        kind = "integer" if plain.str.fullmatch(_INTEGER).all() else "number"
         low, high = f"{numbers.min():.6g}", f"{numbers.max():.6g}"
     elif set(values.str.casefold().unique()[:3]) in _BOOLEANS:
         kind = "boolean"

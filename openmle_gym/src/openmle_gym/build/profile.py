@@ -133,10 +133,13 @@ def _many_of_a_kind(files: Sequence[Path]) -> set[tuple[Path, str]]:
 
 
 def _table(name: str, path: Path, sample: Sample) -> TableProfile:
-    columns = tuple(profile_column(column, sample.frame[column]) for column in sample.columns[:MOST_COLUMNS])
+    columns = tuple(
+        profile_column(column, sample.frame[column], delimiter=sample.delimiter)
+        for column in sample.columns[:MOST_COLUMNS]
+    )
     if len(sample.columns) > MOST_COLUMNS:
         last = sample.columns[-1]
-        columns += (profile_column(last, sample.frame[last]),)
+        columns += (profile_column(last, sample.frame[last], delimiter=sample.delimiter),)
     return TableProfile(
         path=name,
         sheet=sample.sheet,

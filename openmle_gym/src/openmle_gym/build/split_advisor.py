@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from openmle_gym.build.columns import MISSING, as_numbers, as_times
+from openmle_gym.build.columns import as_numbers, as_times
+from openmle_gym.build.numerals import MISSING
 from openmle_gym.build.profile import TableProfile
 from openmle_gym.contracts import Contract
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 
-from openmle_gym.build.columns import MISSING, ColumnProfile
+from openmle_gym.build.columns import ColumnProfile
+from openmle_gym.build.numerals import MISSING
 from openmle_gym.build.profile import Profile, TableProfile
 from openmle_gym.build.source import Source
 from openmle_gym.build.spec import TaskSpec, parse_spec

@@ -56,10 +56,18 @@ def listed(raw: Path) -> pd.DataFrame:
 
 
 def pointed(cells: pd.Series) -> pd.Series:
-    """Numbers with decimal commas as numbers with points; other cells as they are."""
-    full = cells[cells != ""]
-    commas = full.str.contains(",").any() and full.str.fullmatch(r"[-+]?\d+(,\d+)?").all()
-    return cells.str.replace(",", ".") if commas else cells
+    """Numbers with commas, decimal or between thousands, without; other cells as they are."""
+    full = cells[~cells.isin(["", *MISSING])]
+    if not full.str.contains(",").any():
+        return cells
+    grouped = full.str.fullmatch(r"[-+]?([1-9]\d{0,2}(,\d{3})+|\d+)(\.\d+)?").all()
+    decimal = full.str.fullmatch(r"[-+]?([1-9]\d{0,2}([. \u00a0\u202f]\d{3})+|\d+)(,\d+)?").all()
+    if grouped and (READ.get("delimiter") == "," or not decimal):
+        return cells.str.replace(",", "")
+    if decimal:
+        plain = cells.str.replace(r"[. \u00a0\u202f]", "", regex=True).str.replace(",", ".")
+        return plain.where(cells.isin(full), cells)
+    return cells
 
 
 def units(table: pd.DataFrame) -> pd.Series:

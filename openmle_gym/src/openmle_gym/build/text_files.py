@@ -3,6 +3,7 @@
 import codecs
 import csv
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ _PIECE = 1 << 20
 _HEAD_BYTES = 1 << 16
 _HEAD_LINES = 60
 _FIELD_BYTES = 2**31 - 1
+_HIGH_BYTES = re.compile(rb"[\x80-\xff]+")
 _CONTROLS = frozenset(range(32)) - {7, 8, 9, 10, 12, 13, 27}
 
 
@@ -30,7 +32,8 @@ class Dialect(NamedTuple):
 
 
 def detect_encoding(path: Path, *, most_bytes: int = 2**30) -> str | None:
-    """A codec that reads the file: by its byte order mark, by its NUL bytes, UTF-8 where it is valid, else Latin-1.
+    """A codec that reads the file: by its byte order mark, by its NUL bytes, UTF-8 where it is valid, else GB 18030 where
+    it looks Chinese, else Windows-1252, which Latin-1 is a part of but for control characters.
 
     None where it is no text. Looks at the first `most_bytes`.
     """
@@ -43,7 +46,14 @@ def detect_encoding(path: Path, *, most_bytes: int = 2**30) -> str | None:
         return _utf16_without_mark(head)
     if head and sum(byte in _CONTROLS for byte in head) > 0.02 * len(head):
         return None
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    for encoding in ("utf-8", *(["gb18030"] if _looks_chinese(head) else []), "cp1252"):
+        if _decodes(path, encoding, most_bytes):
+            return encoding
+    return "latin-1"
+
+
+def _decodes(path: Path, encoding: str, most_bytes: int) -> bool:
+    decoder = codecs.getincrementaldecoder(encoding)()
     read = 0
     with open(path, "rb") as file:
         try:
@@ -53,8 +63,17 @@ def detect_encoding(path: Path, *, most_bytes: int = 2**30) -> str | None:
             if read < most_bytes:
                 decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            return "latin-1"
-    return "utf-8"
+            return False
+    return True
+
+
+def _looks_chinese(head: bytes) -> bool:
+    """Whether what is not ASCII is pairs of bytes, and most of them the commonest characters of GB 2312."""
+    runs = _HIGH_BYTES.findall(head)[: -1 if head[-1:] > b"\x7f" else None]
+    pairs = [run[place] for run in runs for place in range(0, len(run), 2)]
+    common = sum(0xB0 <= first <= 0xD7 or 0xA1 <= first <= 0xA3 for first in pairs)
+    even = sum(len(run) % 2 == 0 for run in runs)
+    return bool(runs) and even >= 0.95 * len(runs) and common >= 0.7 * len(pairs)
 
 
 def _utf16_without_mark(head: bytes) -> str | None:

@@ -156,7 +156,8 @@ def _extract(
     try:
         _members(archive, folder, budget)
     except _BROKEN as error:
-        raise PackageError(f"{name}: cannot be unpacked: {error or type(error).__name__}") from error
+        said = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
+        raise PackageError(f"{name}: cannot be unpacked: {said}") from error
     for path in sorted(folder.rglob("*")) if done.nested else ():
         if path.is_file() and archive_suffix(path.name) and _looks_packed(path):
             done.files -= 1
@@ -194,15 +195,27 @@ def _members(archive: Path, folder: Path, budget: _Budget) -> None:
                 if file is None:
                     raise PackageError(f"{budget.archive}: {member.name}: a link or a special file; refused")
                 _write(file, place, budget)
+            if suffix == ".tar":  # the compressed kinds notice for themselves, and cannot look back cheaply
+                _refuse_without_end(tar, budget.archive)
     else:
         with _SINGLE[suffix](archive) as file:
             _write(file, folder / Path(archive.name[: -len(suffix)]).name, budget)
+
+
+def _refuse_without_end(tar: tarfile.TarFile, archive: str) -> None:
+    """tarfile takes a damaged header, and a file that was cut between two members, for the end."""
+    assert tar.fileobj is not None
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise PackageError(f"{archive}: cut or damaged at byte {tar.offset}: what comes there is no member and no end")
 
 
 def _zip_members(archive: Path, budget: _Budget) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(archive) as members:
         for member in members.infolist():
             mode = member.external_attr >> 16
+            if not member.filename:  # which `is_dir` cannot look at
+                raise PackageError(f"{budget.archive}: {member.filename!r}: a member without a name; refused")
             if member.is_dir():
                 continue
             if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):

@@ -11,7 +11,6 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import httpx
-import pandas as pd
 from pydantic import SecretStr
 
 from openmle_gym import __version__
@@ -203,11 +202,3 @@ def standing(board: Leaderboard, score: float | None, *, unscored: int = 0) -> S
         silver=silver,
         bronze=bronze,
     )
-
-
-def unscored_rows(path: Path) -> int:
-    """The rows of a board whose score is missing or no number."""
-    frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    column = next(name for name in frame.columns if str(name).strip().lower() == "score")
-    numbers = pd.to_numeric(frame[column].str.strip(), errors="coerce")
-    return int((~numbers.map(math.isfinite)).sum())

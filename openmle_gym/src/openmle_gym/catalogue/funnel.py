@@ -6,7 +6,6 @@
 The first reason that applies drops a candidate, so the counts of the reasons add up to the drops.
 """
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ from pydantic import Field
 from openmle_gym.check.overlap import mle_bench_ids
 from openmle_gym.contracts import Contract
 from openmle_gym.errors import PackageError
+from openmle_gym.text_table import read_rows
 
 Stage = Literal["eligible", "executable", "admitted"]
 STAGES: tuple[Stage, ...] = ("eligible", "executable", "admitted")
@@ -35,7 +35,9 @@ COLUMNS = {
     "quality": ("quality", "recommendation"),
 }
 """What is read, and the headers that it goes by; case does not count. Only `slug` must be there."""
-_YES = frozenset({"1", "true", "yes", "y", "ok", "success", "passed", "completed"})
+_MISSING = frozenset({"", "-", "na", "n/a", "nan", "none", "null"})
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+", re.ASCII)
+_YES = frozenset({"1", "1.0", "true", "yes", "y", "ok", "success", "passed", "completed"})
 
 
 class Verdict(Contract):
@@ -66,18 +68,31 @@ def read_catalogue(path: Path) -> list[dict[str, str]]:
     """The rows of a catalogue by the names that `COLUMNS` has; what is not there is left out.
 
     Raises:
-        PackageError: It is no CSV, or has no column of slugs.
+        PackageError: It is no CSV, has no column of slugs, or a row has no slug or a number of teams that is none.
     """
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PackageError(f"{path}: cannot be read: {error}") from error
-    header = {name.strip().casefold(): name for name in (rows[0] if rows else {}) if name}
-    places = {ours: header[theirs] for ours, names in COLUMNS.items() for theirs in reversed(names) if theirs in header}
-    if rows and "slug" not in places:
-        raise PackageError(f"{path}: no column {' or '.join(COLUMNS['slug'])} among {list(header)[:20]}")
-    return [{ours: (row[name] or "").strip() for ours, name in places.items()} for row in rows]
+    rows = read_rows(path)
+    header = [name.strip().casefold() for name in next(rows)]
+    if twice := next((name for name in header if name and header.count(name) > 1), None):
+        raise PackageError(f"{path}: the header has two columns {twice!r}")
+    places = {
+        ours: header.index(theirs) for ours, names in COLUMNS.items() for theirs in reversed(names) if theirs in header
+    }
+    if "slug" not in places:
+        raise PackageError(f"{path}: no column {' or '.join(COLUMNS['slug'])} among {header[:20]}")
+    candidates: list[dict[str, str]] = []
+    for number, cells in enumerate(rows, start=1):
+        candidate = {ours: cells[place].strip() for ours, place in places.items()}
+        if not candidate["slug"]:
+            raise PackageError(f"{path}: row {number}: no {header[places['slug']]}")
+        try:
+            _whole(candidate.get("teams", ""))
+        except ValueError as error:
+            name = header[places["teams"]]
+            raise PackageError(
+                f"{path}: row {number}: {name} {candidate['teams'][:40]!r} is no whole number"
+            ) from error
+        candidates.append(candidate)
+    return candidates
 
 
 def funnel(rows: Iterable[Mapping[str, str]], *, fewest_teams: int = FEWEST_TEAMS) -> Funnel:
@@ -87,6 +102,9 @@ def funnel(rows: Iterable[Mapping[str, str]], *, fewest_teams: int = FEWEST_TEAM
         rows: As `read_catalogue` has them; a fact that is not there drops nobody, but what was not built, checked or
             judged where others were is dropped for that.
         fewest_teams: Shorter leaderboards are too short.
+
+    Raises:
+        ValueError: A number of teams is none.
     """
     seen: set[str] = set()
     verdicts: list[Verdict] = []
@@ -112,8 +130,10 @@ def _dropped(row: Mapping[str, str], fewest_teams: int, *, doubled: bool) -> tup
         return "eligible", "duplicate"
     if row["slug"].casefold() in mle_bench_ids():
         return "eligible", "overlap"
-    if "teams" in row and (not row["teams"].isdigit() or int(row["teams"]) < fewest_teams):
-        return "eligible", "leaderboard_too_short" if row["teams"].isdigit() else "leaderboard_missing"
+    if "teams" in row:
+        teams = _whole(row["teams"])
+        if teams is None or teams < fewest_teams:
+            return "eligible", "leaderboard_missing" if teams is None else "leaderboard_too_short"
     if "licence" in row and (not row["licence"] or FORBIDDEN.search(row["licence"])):
         return "eligible", "licence" if row["licence"] else "licence_missing"
     if "built" in row and row["built"].casefold() not in _YES:
@@ -123,6 +143,20 @@ def _dropped(row: Mapping[str, str], fewest_teams: int, *, doubled: bool) -> tup
     if "quality" in row and row["quality"].casefold() != "recommended":
         return "admitted", _code(row["quality"]) or "unjudged"
     return None
+
+
+def _whole(cell: str) -> int | None:
+    """A count, which spreadsheets and pandas also write as `1,234` or `50.0`; None where it is missing.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if cell.casefold() in _MISSING:
+        return None
+    number = float(cell.replace(",", "") if _THOUSANDS.fullmatch(cell) else cell)
+    if number < 0 or not number.is_integer():
+        raise ValueError(cell)
+    return int(number)
 
 
 def _code(text: str) -> str:

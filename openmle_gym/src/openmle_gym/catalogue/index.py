@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from openmle_gym.catalogue.overview import find_packages, tree_bytes
 from openmle_gym.catalogue.taxonomy import category_of
 from openmle_gym.contracts import Contract
 from openmle_gym.errors import PackageError, StoreError
 from openmle_gym.task import load_package
+from openmle_gym.text_table import read_rows
 
 _SCHEMA = """
 CREATE TABLE tasks (
@@ -20,7 +23,6 @@ CREATE TABLE tasks (
 );
 CREATE TABLE modalities (name TEXT NOT NULL REFERENCES tasks, modality TEXT NOT NULL, PRIMARY KEY (name, modality));
 """
-_COUNT_BYTES = 1024 * 1024
 
 
 class IndexedTask(Contract):
@@ -36,7 +38,7 @@ class IndexedTask(Contract):
     bytes: int
     """Of `data/`."""
     train_rows: int | None
-    """Lines without the header; None without such a file."""
+    """None without such a file, or where it is no CSV."""
     test_rows: int | None
     licence: str
     source: str
@@ -114,15 +116,13 @@ def index_task(path: Path) -> IndexedTask:
 
 
 def _rows(path: Path) -> int | None:
-    """The lines of a file but the first, counted a piece at a time."""
+    """The rows of a table but the header."""
     if not path.is_file():
         return None
-    lines, last = 0, b"\n"
-    with open(path, "rb") as file:
-        while piece := file.read(_COUNT_BYTES):
-            lines += piece.count(b"\n")
-            last = piece[-1:]
-    return max(0, lines + (last != b"\n") - 1)
+    try:
+        return sum(1 for _ in read_rows(path)) - 1
+    except PackageError:  # `check` says what is wrong with it
+        return None
 
 
 def query_index(
@@ -153,7 +153,7 @@ def query_index(
     if not path.is_file():
         raise StoreError(f"{path}: no such index")
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
             rows = connection.execute(f"SELECT * FROM tasks{where} ORDER BY name", tuple(asked.values())).fetchall()
             found = connection.execute("SELECT name, modality FROM modalities ORDER BY rowid").fetchall()
@@ -162,6 +162,10 @@ def query_index(
     modalities: dict[str, list[str]] = {}
     for name, each in found:
         modalities.setdefault(name, []).append(each)
-    return [
-        IndexedTask.model_validate({**dict(row), "modalities": tuple(modalities.get(row["name"], ()))}) for row in rows
-    ]
+    try:
+        return [
+            IndexedTask.model_validate({**dict(row), "modalities": tuple(modalities.get(row["name"], ()))})
+            for row in rows
+        ]
+    except (IndexError, ValidationError) as error:
+        raise StoreError(f"{path}: is no task index: {error}") from error

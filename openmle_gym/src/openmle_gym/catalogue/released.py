@@ -16,6 +16,7 @@ from pydantic import ValidationError, field_validator
 from openmle_gym.contracts import ForeignContract
 from openmle_gym.errors import ConfigError, PackageError
 from openmle_gym.task import TaskPackage, load_package
+from openmle_gym.text_table import read_text_table
 
 METADATA = "info/task_metadata.json"
 
@@ -92,8 +93,10 @@ def read_released(root: Path) -> Iterator[ReleasedTask]:
     """The tasks in a folder of the release, by name; folders that are neither kind are passed over.
 
     Raises:
-        PackageError: A task's metadata cannot be read.
+        PackageError: There is no such folder, or a task's metadata cannot be read.
     """
+    if not root.is_dir():
+        raise PackageError(f"{root}: no such folder")
     for path in sorted(each for each in root.iterdir() if each.is_dir()):
         if (path / "data" / "public").is_dir():
             yield ReleasedTask(root=path, kind="built_task", metadata=read_metadata(path))
@@ -129,7 +132,7 @@ def read_inventory(path: Path) -> list[InventoryRecord]:
         elif path.suffix in (".jsonl", ".ndjson"):
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         else:
-            rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig").to_dict("records")
+            rows = read_text_table(path).to_dict("records")
     except ImportError as error:
         raise ConfigError("Parquet files need pyarrow: pip install 'openmle-gym[parquet]'") from error
     except (OSError, ValueError) as error:
@@ -139,5 +142,6 @@ def read_inventory(path: Path) -> list[InventoryRecord]:
         try:
             records.append(InventoryRecord.model_validate(row))
         except ValidationError as error:
-            raise PackageError(f"{path}: record {number}: {error}") from error
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise PackageError(f"{path}: record {number}: {problems}") from error
     return records

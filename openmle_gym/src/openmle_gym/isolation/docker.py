@@ -149,6 +149,7 @@ class DockerRunner:
             signal=end.signal,
             timed_out=watched.timed_out,
             out_of_memory=state.out_of_memory,
+            too_much_output=record.killed_for_output(spec.limits.output_bytes),
             disk_full=watched.over_disk,
             gpu=None
             if spec.gpu is None

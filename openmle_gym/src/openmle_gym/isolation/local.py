@@ -272,6 +272,7 @@ async def see_through(
         timed_out=kill is _Kill.WALL_CLOCK,
         out_of_memory=kill is _Kill.MEMORY,
         too_many_processes=kill is _Kill.TASKS,
+        too_much_output=record.killed_for_output(spec.limits.output_bytes),
         disk_full=kill is _Kill.DISK,
         wall_seconds=wall_seconds,
         log=record.log,

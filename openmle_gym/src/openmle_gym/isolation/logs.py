@@ -1,6 +1,7 @@
 """The head and the tail of a program's output, read back from the record that its supervisor kept."""
 
 import os
+import signal
 from dataclasses import dataclass
 
 from openmle_gym.isolation.runner import BoundedLog
@@ -15,7 +16,13 @@ class Record:
     exit_code: int | None
     """None while it runs, and when a signal ended it."""
     signal: int | None
+    total_bytes: int
+    """Output so far, what was cut included."""
     log: BoundedLog
+
+    def killed_for_output(self, most_bytes: int) -> bool:
+        """Whether the supervisor, told to allow so many bytes, killed the program because it wrote more."""
+        return self.signal == signal.SIGKILL and self.total_bytes > most_bytes
 
 
 def record_bytes(log_bytes: int) -> int:
@@ -50,6 +57,7 @@ def read_record(descriptor: int, log_bytes: int) -> Record:
         started=phase != PREPARED,
         exit_code=code if code is not None and code >= 0 else None,
         signal=-code if code is not None and code < 0 else None,
+        total_bytes=total,
         log=bounded_log(head, tail, total, log_bytes),
     )
 

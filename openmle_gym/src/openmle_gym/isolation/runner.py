@@ -113,6 +113,8 @@ class RunResult:
     """It, or one of its processes, was killed at `Limits.memory_bytes`."""
     too_many_processes: bool = False
     """We killed it at `Limits.processes`."""
+    too_much_output: bool = False
+    """Its supervisor killed it at `Limits.output_bytes`."""
     disk_full: bool = False
     """We killed it because its working directory held more than `Limits.disk_bytes`, or too many files; where the
     kernel keeps that limit, the program's own call fails instead."""

@@ -5,6 +5,7 @@ standard library, started as ``python -I -S supervisor.py KEY=VALUE... -- ARGV..
 
     record       the record file, as a descriptor number or a path; it exists and has its full size
     log_bytes    bytes of output to keep
+    output_bytes after so many bytes of output, kept or not, the program is killed
     rlimit.NAME  a limit for the program, such as rlimit.FSIZE
     uid          become this user and group first
     control      1: stdin is a pipe from the runner; a byte or its end means "kill all and go"
@@ -15,14 +16,15 @@ The record is written as things happen, so it tells the truth even if everything
 a header (output bytes so far, wait status, phase), the first half of the budget, and a ring of the other half.
 """
 
+# It starts once for every program, so what it imports is felt: `signal` only wraps `_signal` in enums, and these, like
+# `contextlib`, would bring in as much of the library again, a quarter of the time that the supervisor takes to start.
+import _signal as signal  # pyright: ignore[reportMissingImports]
 import ctypes
 import os
 import resource
 import select
-import signal
 import struct
 import sys
-from contextlib import suppress
 
 HEADER = struct.Struct("<QiB")
 """Output bytes so far, wait status of the program, phase."""
@@ -111,8 +113,11 @@ def enter_program(rlimits: dict[str, int], output: int, *, ours: str | None) -> 
     os.dup2(output, 1)
     os.dup2(output, 2)
     LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # else it may not write to its own /proc
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as preference:
-        preference.write("1000")  # if the machine runs short, the program goes first
+    try:
+        with open("/proc/self/oom_score_adj", "w") as preference:
+            preference.write("1000")  # if the machine runs short, the program goes first
+    except OSError:
+        pass
     if ours is not None:
         hide_root(ours)
     for name, value in rlimits.items():
@@ -154,9 +159,10 @@ def children_of_self() -> list[int]:
 
 
 def kill(pid: int) -> None:
-    # It may be gone, or have changed its user; the runner gives up waiting for that one.
-    with suppress(ProcessLookupError, PermissionError):
+    try:  # noqa: SIM105
         os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # it is gone, or has changed its user; the runner gives up waiting for that one
 
 
 def kill_all(group: int) -> None:
@@ -185,11 +191,14 @@ def reap(program: int) -> int | None:
             found = status
 
 
-def see_through(program: int, output: int, record: Record, *, control: int | None, subreaper: bool) -> int | None:
+def see_through(
+    program: int, output: int, record: Record, *, output_bytes: int, control: int | None, subreaper: bool
+) -> int | None:
     """Records a program's output and end, and kills what it leaves.
 
     Args:
         output: What the program writes, to read; nobody but the program has the other end.
+        output_bytes: The program is killed when it has written more.
         control: Where a byte or the end means "kill all and go".
         subreaper: Whether to kill the program's orphans, because no PID namespace does that.
 
@@ -212,6 +221,8 @@ def see_through(program: int, output: int, record: Record, *, control: int | Non
         if output in ready:
             chunk = os.read(output, CHUNK_BYTES)
             record.feed(chunk)
+            if record.total > output_bytes:
+                kill(-program)
             if not chunk:
                 sources.remove(output)
         if wake_read in ready:
@@ -255,7 +266,8 @@ def main() -> int:
     ours = os.path.dirname(target) if "hide_root" in settings else None
     program = start_program(argv, rlimits, output_write, ours=ours)
     os.close(output_write)
-    status = see_through(program, output, record, control=0 if controlled else None, subreaper=subreaper)
+    most, control = int(settings["output_bytes"]), 0 if controlled else None
+    status = see_through(program, output, record, output_bytes=most, control=control, subreaper=subreaper)
     if status is None:
         return 0
     code = os.waitstatus_to_exitcode(status)

@@ -240,6 +240,7 @@ def supervisor_arguments(
     return [
         f"record={record}",
         f"log_bytes={limits.log_bytes}",
+        f"output_bytes={limits.output_bytes}",
         *(f"rlimit.{name}={value}" for name, value in limited.items()),
         *settings,
         "--",

@@ -191,6 +191,7 @@ def _job(spec: RunSpec, place: Workspace, argv: tuple[str, ...], uid: int | None
         "rlimits": {"CORE": 0, "FSIZE": spec.limits.disk_bytes} | local_rlimits(spec.limits, tasks=tasks),
         "filter": bpf_filter(platform.machine()).hex(),
         "log_bytes": spec.limits.log_bytes,
+        "output_bytes": spec.limits.output_bytes,
     }
 
 

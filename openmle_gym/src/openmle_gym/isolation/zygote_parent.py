@@ -222,9 +222,8 @@ def become_job(request: int, record: int, errors: int, control: int, work: int |
             become_program(job, output_write)
             return
         os.close(output_write)
-        supervisor.see_through(
-            program, output, supervisor.Record(record, job["log_bytes"]), control=control, subreaper=False
-        )
+        kept, most = supervisor.Record(record, job["log_bytes"]), job["output_bytes"]
+        supervisor.see_through(program, output, kept, output_bytes=most, control=control, subreaper=False)
         os._exit(0)
     except BaseException:
         traceback.print_exc()

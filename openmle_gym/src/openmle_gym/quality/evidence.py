@@ -4,9 +4,9 @@ the tables that the judge is to judge.
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 from pydantic import JsonValue
 
 from openmle_gym.catalogue.overview import tree_bytes
@@ -67,19 +67,24 @@ def _cut(text: str, limit: int) -> str:
 
 def _table(path: Path) -> dict[str, JsonValue]:
     """Rows, columns, and a few rows as text."""
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        csv.field_size_limit(2**31 - 1)
-        reader = csv.reader(file)
-        header = next(reader, [])
-        preview: list[JsonValue] = []
-        rows = 0
-        for cells in reader:
-            if rows < PREVIEW_ROWS:
-                shown: list[JsonValue] = [_cut(cell, CELL_CHARACTERS) for cell in cells[:COLUMNS_SHOWN]]
-                preview.append(shown)
-            rows += 1
+    table = _rows(path)
+    header = next(table, [])
+    preview: list[JsonValue] = []
+    rows = 0
+    for cells in table:
+        if rows < PREVIEW_ROWS:
+            shown: list[JsonValue] = [_cut(cell, CELL_CHARACTERS) for cell in cells[:COLUMNS_SHOWN]]
+            preview.append(shown)
+        rows += 1
     facts: dict[str, JsonValue] = {"rows": rows, "columns": len(header), "names": list(header[:COLUMNS_SHOWN])}
     return {**facts, "first_rows": preview, "preview_is_cut": rows > PREVIEW_ROWS or len(header) > COLUMNS_SHOWN}
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    """The rows that are not blank, the header first, whatever the encoding: raw files are as they came."""
+    csv.field_size_limit(2**31 - 1)
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        yield from (cells for cells in csv.reader(file) if any(map(str.strip, cells)))
 
 
 def _inventory(root: Path) -> JsonValue:
@@ -100,7 +105,7 @@ def _usage(root: Path, columns: Columns) -> dict[str, JsonValue] | None:
         return None
     counts = {name: _table(path)["rows"] for name, path in paths.items()}
     raw, train, test = (int(str(counts[name])) for name in _COUNTED)
-    header = list(pd.read_csv(paths["raw_train"], nrows=0).columns)
+    header = next(_rows(paths["raw_train"]), [])
     return {
         "raw_train_rows": raw,
         "train_rows": train,

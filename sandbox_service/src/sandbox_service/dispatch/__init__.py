@@ -71,7 +71,8 @@ class Dispatcher(Protocol):
         """Runs a job to its verdict. When this is cancelled, the program is dead before it ends.
 
         Raises:
-            InfrastructureError: Machinery failed, the node was lost; nothing is known about the program.
+            JobLost: The node was lost, with all that ran there.
+            InfrastructureError: Machinery failed; nothing is known about the program.
             ConfigError, PackageError: The job's task package cannot be used.
         """
         ...

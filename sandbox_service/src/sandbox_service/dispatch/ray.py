@@ -192,7 +192,7 @@ class RayDispatcher:
         except RunnerUnavailable as error:
             self._doubt(node, error)
             if not all(node.in_doubt for node in self._nodes.values()):
-                raise JobLost(str(error)) from error  # the other nodes are beyond doubt
+                raise InfrastructureError(str(error)) from error  # the other nodes are beyond doubt
             raise
         finally:
             del self._running[order.job_id]

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingException
+from openmle_gym.errors import ConfigError
 
-from openmle_erl.engines.checkpoint import MANIFEST, CheckpointManifest, read_manifest
+from openmle_erl.engines.checkpoint import DAMAGED, MANIFEST, CheckpointManifest, naming, read_manifest
 from openmle_erl.engines.models import partial_folder, publish
 
 State = Callable[[bool], dict[str, Any]]
@@ -46,7 +48,11 @@ def load(folder: Path, state: State) -> tuple[dict[str, Any], int]:
         ConfigError: There is no whole checkpoint.
     """
     manifest = read_manifest(folder)
-    loaded = dist_checkpointing.load(state(True), str(folder))
+    with naming(folder, DAMAGED, ConfigError):
+        try:
+            loaded = dist_checkpointing.load(state(True), str(folder))
+        except CheckpointingException as error:
+            raise ValueError(str(error)) from error
     assert isinstance(loaded, dict)
     return loaded, manifest.steps
 

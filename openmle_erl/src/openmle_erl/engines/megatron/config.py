@@ -60,6 +60,7 @@ class MegatronConfig:
             raise ConfigError(f"temperature: must be above 0, got {self.temperature}")
         if self.sequence_parallel and self.parallel.tensor == 1:
             raise ConfigError("sequence_parallel: splits the sequence over tensor ranks, but parallel.tensor is 1")
+        self.parallel.check_experts()
         if self.device == "cpu":
             self._check_cpu()
 

@@ -186,7 +186,7 @@ def build(config: MegatronConfig, theirs: Mapping[str, Any]) -> GPTModel:
     rope = theirs.get("rope_parameters") or theirs
     model = GPTModel(
         config=settings,
-        transformer_layer_spec=block_spec(config, shape),  # pyright: ignore[reportArgumentType]
+        transformer_layer_spec=block_spec(config, shape),  # pyright: ignore[reportArgumentType]  (as it takes, undeclared)
         vocab_size=padded_vocabulary(shape.vocabulary, config.parallel.tensor, config.vocabulary_multiple),
         max_sequence_length=theirs["max_position_embeddings"],
         pre_process=parallel_state.is_pipeline_first_stage(),

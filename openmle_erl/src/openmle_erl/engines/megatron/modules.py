@@ -38,7 +38,8 @@ class PackedAttention(torch.nn.Module):
         **_: Any,
     ) -> Tensor:
         """[tokens, heads, head size] each, keys and values with fewer heads; gives [tokens, heads x head size]."""
-        lengths = packed_seq_params.cu_seqlens_q.diff().tolist()  # pyright: ignore[reportOptionalMemberAccess]
+        assert packed_seq_params.cu_seqlens_q is not None
+        lengths = packed_seq_params.cu_seqlens_q.diff().tolist()
         done = []
         for q, k, v in zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True):
             q_heads, k_heads, v_heads = (part.transpose(0, 1).unsqueeze(0) for part in (q, k, v))
@@ -67,6 +68,7 @@ class PlainNorm(torch.nn.RMSNorm):
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any):
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        # Where Megatron looks for it.
         self.weight.sequence_parallel = config.sequence_parallel  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -116,7 +118,7 @@ class _Gathered(torch.autograd.Function):
         ctx.group = group
         return gather_rows(rows, group)
 
-    @staticmethod
+    @staticmethod  # torch declares it with any number of gradients
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return _own_sum(grad, ctx.group), None
 
@@ -129,7 +131,7 @@ class _Scattered(torch.autograd.Function):
         ctx.group = group
         return _own_sum(rows, group)
 
-    @staticmethod
+    @staticmethod  # torch declares it with any number of gradients
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return gather_rows(grad, ctx.group), None
 
@@ -145,6 +147,6 @@ class GatheredCopies(torch.autograd.Function):
         ctx.group = group
         return gather_rows(rows, group)
 
-    @staticmethod
+    @staticmethod  # torch declares it with any number of gradients
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return grad.chunk(dist.get_world_size(ctx.group))[dist.get_rank(ctx.group)], None

@@ -10,7 +10,7 @@ from openmle_gym.errors import InfrastructureError
 
 from openmle_erl.engines.megatron.worker import MegatronWorker, StepPart
 from openmle_erl.engines.packing import TokenRow
-from openmle_erl.engines.protocols import FloatArray, StepReport, TrainingSample
+from openmle_erl.engines.protocols import FloatArray, StepReport, TrainingSample, check_step
 from openmle_erl.rl.gspo import add_sums, policy_metrics
 
 
@@ -53,7 +53,12 @@ class MegatronTrainer:
         return [found[place] for place in range(len(samples))]
 
     async def step(self, samples: Sequence[TrainingSample], old_logprobs: Sequence[FloatArray]) -> StepReport:
-        """See `Trainer`."""
+        """See `Trainer`.
+
+        Raises:
+            ValueError, OpenMLEError: As `check_step`.
+        """
+        check_step(samples, old_logprobs)
         started = time.monotonic()
         parts = _reported(await self._ranks.call("step", list(samples), list(old_logprobs)))
         metrics = policy_metrics(add_sums(part.sums for part in parts))

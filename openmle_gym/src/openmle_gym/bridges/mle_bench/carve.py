@@ -12,13 +12,14 @@ import pandas as pd
 
 from openmle_gym.bridges.mle_bench.facts import Carving, CompetitionFacts, Details, Media
 from openmle_gym.bridges.mle_bench.files import HiddenFiles, named_rows, pixel_rows, recorded_rows
-from openmle_gym.bridges.mle_bench.official import PREPARE, ROW_ID, SAMPLE, read_text_table
+from openmle_gym.bridges.mle_bench.official import PREPARE, ROW_ID, SAMPLE
 from openmle_gym.bridges.mle_bench.rows import hidden_rows
 from openmle_gym.bridges.mle_bench.table import TrainTable, read_table
 from openmle_gym.bridges.placing import finish, link_file, link_tree, placed, write_file
 from openmle_gym.errors import PackageError
 from openmle_gym.manifest import HiddenSplit, Manifest
 from openmle_gym.task import TaskPackage, load_package
+from openmle_gym.text_table import read_text_table
 
 NOTE = """
 ## Rows here

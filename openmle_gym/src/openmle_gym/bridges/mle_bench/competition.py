@@ -7,7 +7,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
@@ -16,6 +15,7 @@ from yaml import YAMLError
 from openmle_gym.bridges.mle_bench.facts import CompetitionFacts, facts_of
 from openmle_gym.contracts import ForeignContract
 from openmle_gym.errors import PackageError
+from openmle_gym.leaderboard import read_leaderboard
 
 LFS_POINTER = b"version https://git-lfs"
 SAMPLE_NAMES = (
@@ -118,14 +118,8 @@ def leaderboard_text(competition: Competition) -> str:
     Raises:
         PackageError: It has no scores.
     """
-    path = competition.leaderboard
-    frame = pd.read_csv(path)
-    if "score" not in frame:
-        raise PackageError(f"{path}: no column 'score' among {list(frame.columns)}")
-    scores = frame["score"].dropna().sort_values(ascending=not competition.facts.higher_is_better)
-    if scores.empty:
-        raise PackageError(f"{path}: no row with a score")
-    return "rank,score\n" + "".join(f"{rank},{score!r}\n" for rank, score in enumerate(scores.tolist(), start=1))
+    board = read_leaderboard(competition.leaderboard, higher_is_better=competition.facts.higher_is_better)
+    return "rank,score\n" + "".join(f"{rank},{score!r}\n" for rank, score in enumerate(board.scores, start=1))
 
 
 def _read_config(path: Path) -> _Config:

@@ -12,6 +12,7 @@ from openmle_gym.bridges.placing import finish, link_tree, placed, write_file
 from openmle_gym.errors import PackageError
 from openmle_gym.manifest import Columns, HiddenSplit, Manifest, Metric, Provenance
 from openmle_gym.task import TaskPackage, load_package
+from openmle_gym.text_table import read_header, read_text_table
 
 ROW_ID = "row_id"
 """Names rows where the official submission has no column that does."""
@@ -67,14 +68,6 @@ def _fresh(path: Path) -> Path:
     return path
 
 
-def read_text_table(path: Path) -> pd.DataFrame:
-    """A CSV file with every cell as it is written."""
-    try:
-        return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except (ValueError, OSError) as error:
-        raise PackageError(f"{path}: cannot be read: {error}") from error
-
-
 def _submission(competition: Competition, public: Path) -> tuple[str, Submission]:
     """The sample submission's name, and what a submission looks like; adds row ids to the test rows where needed."""
     name = next((name for name in competition.sample_names if (public / name).is_file()), None)
@@ -82,7 +75,7 @@ def _submission(competition: Competition, public: Path) -> tuple[str, Submission
         raise PackageError(f"{public}: no sample submission; looked for {', '.join(competition.sample_names)}")
     sample, answers = read_text_table(public / name), read_text_table(competition.answers)
     header = [str(column) for column in sample.columns]
-    test = _header(public / "test.csv")
+    test = read_header(public / "test.csv") if (public / "test.csv").is_file() else []
     details = competition.facts.details
     ids = list(details.id) if details else [column for column in header if column in test] or header[:1]
     targets = [column for column in header if column not in ids and column not in test]
@@ -100,10 +93,6 @@ def _submission(competition: Competition, public: Path) -> tuple[str, Submission
     columns = Columns(id=tuple(ids), target=tuple(targets))
     shown = sample[[str(column) for column in sample.columns if column in (*ids, *targets)]]
     return name, Submission(columns=columns, order=order, added=added, sample=shown, answers=answers)
-
-
-def _header(path: Path) -> list[str]:
-    return [str(name) for name in pd.read_csv(path, nrows=0, encoding="utf-8-sig").columns] if path.is_file() else []
 
 
 def _number_rows(test: Path, *tables: pd.DataFrame) -> None:

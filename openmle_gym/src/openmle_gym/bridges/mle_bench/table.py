@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from openmle_gym.bridges.mle_bench.official import read_text_table
 from openmle_gym.errors import PackageError
+from openmle_gym.text_table import read_text_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,8 @@ def read_table(path: Path) -> TrainTable:
         records = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PackageError(f"{path}: cannot be read: {error}") from error
-    columns = list(records[0]) if records else []
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise PackageError(f"{path}: is no list of objects")
+    columns = list(dict.fromkeys(name for record in records for name in record))
     cells = {name: pd.Series([record.get(name) for record in records], dtype=object) for name in columns}
     return TrainTable(frame=pd.DataFrame(cells), is_json=True)
