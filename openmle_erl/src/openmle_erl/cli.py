@@ -1,4 +1,4 @@
-"""`openmle-erl`: advantages of rewards that are in a file; the corpus for supervised fine-tuning."""
+"""`openmle-erl`: rewards and advantages, the corpus, fine-tuning, reinforcement learning, serving, planning."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`openmle-evo`: search, resume, report, show, watch, serve, export, audit, smoke, evaluate, compare, distill."""
+"""`openmle-evo`: search, resume, report, show, watch, serve, export, audit, smoke, evaluate, drafts, compare, distill."""
 
 import argparse
 import asyncio
