@@ -222,6 +222,14 @@ async def test_every_parent_has_a_hash_seed_of_its_own_and_they_take_turns():
     while (turns := [await output_of(runner, "print(hash('x'))") for _ in range(6)])[:3] != turns[3:]:
         assert time.monotonic() < deadline, "they never took turns"  # they start beside the first jobs
     assert len(set(turns[:3])) == 3
+    # A parent whose turn comes too soon gives one cold start, and does not keep the others from taking turns for ever.
+    pool = runner._pools[SCRIPT]
+    first, _, third = pool._parents
+    pool._latest.extend((first, third))
+    after = [await output_of(runner, "print(hash('x'))") for _ in range(7)]
+    assert after[0] not in turns
+    assert after[1:4] == after[4:7]
+    assert set(after[1:4]) == set(turns[:3])
 
 
 async def test_after_the_check_all_parents_start():

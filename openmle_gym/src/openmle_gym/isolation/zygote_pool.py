@@ -48,8 +48,8 @@ class Pool:
         self._jobs_per_parent = jobs_per_parent
         self._parents: list[Parent] = []
         """In the order of their last jobs."""
-        self._latest: deque[Parent] = deque(maxlen=min(2, parents - 1))
-        """Those of the latest jobs that were started warm."""
+        self._latest: deque[Parent | None] = deque(maxlen=min(2, parents - 1))
+        """Those of the latest jobs; None for one that started cold, whose hash seed is its own."""
         self._starting: asyncio.Task[Parent] | None = None
         self._used = False
 
@@ -66,8 +66,7 @@ class Pool:
         """
         parent = await self._longest_idle()
         fresh = parent not in self._latest
-        if fresh:
-            self._latest.append(parent)
+        self._latest.append(parent if fresh else None)
         return parent, fresh
 
     async def _longest_idle(self) -> "Parent":
