@@ -31,7 +31,7 @@ docker=docker
 if ! "$docker" info >/dev/null 2>&1; then
     if ! pgrep -x dockerd >/dev/null; then
         echo "starting dockerd, log in $log" >&2
-        nohup dockerd >"$log" 2>&1 </dev/null &
+        nohup dockerd >>"$log" 2>&1 </dev/null &
     fi
     for _ in $(seq 120); do
         "$docker" info >/dev/null 2>&1 && break
