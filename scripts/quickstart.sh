@@ -19,7 +19,7 @@ OPENMLE_SANDBOX_GRADE_KEY=$(python -c 'import secrets; print(secrets.token_hex(1
 export OPENMLE_SANDBOX_KEY OPENMLE_SANDBOX_GRADE_KEY
 mkdir -p "$run"
 OPENMLE_SANDBOX_KEYS="submit:$OPENMLE_SANDBOX_KEY,grade:$OPENMLE_SANDBOX_GRADE_KEY" \
-    openmle-sandbox serve task_roots="[$PWD/tasks]" state_dir="$run/sandbox" port=0 ready_file="$run/sandbox.url" \
+    openmle-sandbox serve task_roots="[\"$PWD/tasks\"]" state_dir="$run/sandbox" port=0 ready_file="$run/sandbox.url" \
     workers="$workers" allow_process=true &
 service=$!
 trap 'kill "$service" 2>/dev/null; wait "$service" 2>/dev/null || true' EXIT
