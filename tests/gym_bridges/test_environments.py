@@ -1,4 +1,4 @@
-"""The faces of one task: Gymnasium, verifiers, OpenEnv. The latter two need packages that tests do not install."""
+"""The faces of one task: Gymnasium, verifiers, OpenEnv. For the latter two see scripts/test_adapters.sh."""
 
 import asyncio
 import copy
@@ -189,7 +189,8 @@ harness.id = "null"
 runtime.type = "subprocess"
 """
         )
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "ENDPOINT_KEY": "none"}
+        modules = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": modules, "ENDPOINT_KEY": "none"}
         command = [str(Path(sys.executable).with_name("vf-eval")), "@", "run.toml"]
         ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
