@@ -98,6 +98,25 @@ def test_the_gate_is_two_errors_and_enough_samples(samples: int, gain: tuple[flo
     assert RESULTS.gate(side).passed is passed  # 0.1, 0.6 and 0: mean 0.233, error 0.186
 
 
+def test_a_generation_is_measured_against_the_same_policy_of_the_last() -> None:
+    def generation(name: str, drafts: dict[str, list[float]]) -> object:
+        singles = {
+            policy: RESULTS.single_drafts(
+                [outcome(task, 0, each) for task, each in zip("abc", values, strict=True)], {}
+            )
+            for policy, values in drafts.items()
+        }
+        sides = {"held-out": RESULTS.Side(drafts=singles, less_base={}, ablations={})}
+        gate = RESULTS.Gate(passed=False, why="")
+        return RESULTS.Round(name=name, examples=1, sides=sides, gate=gate, searches={}, searches_compared={})
+
+    before = generation("round-1", {"recipes": [0.9, 0.9, 0.9], "trained": [0.4, 0.6, 0.2]})
+    (found,) = RESULTS.generations(before, generation("round-2", {"trained": [0.5, 0.9, 0.4]}))
+    assert (found.round, found.policy, found.side) == ("round-2", "trained", "held-out")
+    assert found.less_before.difference == pytest.approx(0.2)
+    assert found.less_before.p_value == 0.25  # two of eight signs reach the sum
+
+
 def test_policies_trained_with_other_seeds_are_pooled_as_runs_of_their_own(tmp_path: Path) -> None:
     for name in ("base", "trained-0", "trained-1", "group_normalised-0"):
         (tmp_path / name).mkdir()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from figures import averaged, bars, front_figure, lines
 from openmle_evo.evaluation.results import Rate
-from results import LEAST_SAMPLES, Difference, Results, Round, Side, Signal, Training, results
+from results import LEAST_SAMPLES, Difference, Generation, Results, Round, Side, Signal, Training, results
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937; background: #fff }
@@ -69,6 +69,8 @@ def write(found: Results) -> Page:
     )
     for each in found.rounds:
         round_page(page, each)
+    if found.generations:
+        generations_page(page, found.generations)
     training_page(page, found.training)
     if found.signal:
         signal_page(page, found.signal)
@@ -110,6 +112,19 @@ def round_page(page: Page, found: Round) -> None:
     )
     page.head("Searches on held-out tasks, one budget", 3)
     searches_tables(page, found)
+
+
+def generations_page(page: Page, found: Sequence[Generation]) -> None:
+    """What a round's policies are worth above those of the round before."""
+    page.head("One generation above the last")
+    page.text("A policy less the same of the round before; utility of single Drafts.")
+    page.table(
+        ("round", "policy", "tasks", "difference ± SE (tasks)", "p"),
+        [
+            (each.round, each.policy, each.side, signed(each.less_before), chance(each.less_before.p_value))
+            for each in found
+        ],
+    )
 
 
 def drafts_table(page: Page, side: Side) -> None:

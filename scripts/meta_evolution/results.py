@@ -4,6 +4,7 @@ Utility of a Draft: the share of the task's reference leaderboard that its test 
 Standard errors and the exact permutation test are over tasks, so the spread from task to task is in them.
 """
 
+import itertools
 import json
 import math
 import statistics
@@ -115,6 +116,15 @@ class Round(Contract):
     """By "one less other"."""
 
 
+class Generation(Contract):
+    """A policy less the same policy of the round before, by single Drafts."""
+
+    round: str
+    policy: str
+    side: SideName
+    less_before: Difference
+
+
 class Training(Contract):
     """One run of reinforcement learning."""
 
@@ -149,6 +159,7 @@ class Results(Contract):
     seconds: dict[str, float]
     """Wall clock of each stage, over all its lives."""
     rounds: list[Round]
+    generations: list[Generation]
     training: dict[str, Training]
     signal: Signal | None
     """None where no group had one."""
@@ -159,11 +170,13 @@ def results(run: Path) -> Results:
     tasks: dict[SideName, list[str]] = {
         side: [path.name for path in packages_of(run / "round-1/drafts" / side)] for side in SIDES
     }
+    rounds = [round_results(run, folder) for folder in sorted(run.glob("round-*"))]
     return Results(
         tasks=tasks,
         synthetic=[name for names in tasks.values() for name in names if ANCHORS[name].synthetic],
         seconds=seconds(run),
-        rounds=[round_results(run, folder) for folder in sorted(run.glob("round-*"))],
+        rounds=rounds,
+        generations=[each for before, after in itertools.pairwise(rounds) for each in generations(before, after)],
         training={folder.name: training(folder) for folder in sorted((run / "rl").glob("*"))},
         signal=signal_of(run),
     )
@@ -213,6 +226,21 @@ def side_results(folder: Path) -> Side:
         less_base={name: less(single, name, "base") for name in single if "base" in single and name != "base"},
         ablations={name: less(single, "trained", name) for name in single if name not in PLAIN and "trained" in single},
     )
+
+
+def generations(before: Round, after: Round) -> list[Generation]:
+    """What one round's policies are worth above the last one's."""
+    return [
+        Generation(
+            round=after.name,
+            policy=name,
+            side=side,
+            less_before=difference(drafts[name].by_task, before.sides[side].drafts[name].by_task),
+        )
+        for side, drafts in ((side, found.drafts) for side, found in after.sides.items())
+        for name in drafts
+        if name in before.sides[side].drafts
+    ]
 
 
 def less(single: Mapping[str, Sequence[RunOutcome]], name: str, other: str) -> Difference:

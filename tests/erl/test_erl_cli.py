@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -107,3 +109,26 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"openmle-erl {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sft", "corpus=none.jsonl", "out=out"], "corpus=none.jsonl: no such file"),
+        (["sft", "corpus=README", "validation=none.jsonl", "out=out"], "validation=none.jsonl: no such file"),
+        (["serve", "none"], "model=none: no such folder"),
+        (["train", "rl_laptop", "tasks=[none]", "model=none", "run_dir=out"], "tasks: none: no task package there"),
+        (["status", "none"], "none: holds no run"),
+        (["sft-data", "build", "out=out", "collections=[none]"], "none: holds no collection"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_wrong_path_is_refused_before_torch_is_loaded(arguments: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "README").touch()
+    script = "import sys; from openmle_erl.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    command = [sys.executable, "-c", script, *arguments]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    code, loaded = ended.stdout.split()
+    assert said in ended.stderr
+    assert (code in ("1", "2"), loaded) == (True, "False")
+    assert not (tmp_path / "out").exists()

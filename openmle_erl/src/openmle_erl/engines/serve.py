@@ -70,6 +70,8 @@ def _serve(overrides: Sequence[str]) -> int:
     config = load_config(ServeConfig, "serve", configs=CONFIGS, overrides=overrides)
     if config.host not in LOOPBACK and secret_from_environment(API_KEY) is None:
         raise ConfigError(f"host={config.host}: beyond this machine a key is needed; set {API_KEY}")
+    if not Path(config.model).is_dir():  # before torch is loaded, which takes seconds
+        raise ConfigError(f"model={config.model}: no such folder")
     asyncio.run(_run(config))
     return 0
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 from openmle_gym.configuration import describe_config, load_config
 from openmle_gym.console import print_json, run_command
@@ -47,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _sft(profile: str, overrides: Sequence[str]) -> int:
     config = load_config(SftConfig, f"sft_{profile}", configs=CONFIGS, overrides=overrides)
+    for name, path in (("corpus", config.corpus), ("validation", config.validation)):
+        if path is not None and not Path(path).is_file():  # before torch is loaded, which takes seconds
+            raise ConfigError(f"{name}={path}: no such file")
     try:
         from openmle_erl.sft.train import run_sft
     except ImportError as error:
