@@ -37,7 +37,7 @@ def serving(answer: Callable[[Asked], Reply]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(reply.body)
 
-        do_POST = do_GET
+        do_POST = do_DELETE = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
             pass

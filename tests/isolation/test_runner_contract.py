@@ -1,12 +1,14 @@
 """What every runner promises, run on each of them; what only the isolating ones promise is at the end."""
 
 import asyncio
+import json
 import os
 import platform
 import re
 import secrets
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +24,7 @@ from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import PYTHON, Isolation, Runner, RunSpec
 from openmle_gym.isolation.seccomp import DENIED
 from openmle_gym.jobs import MIB, Limits
+from scripted_server import Asked, Reply, serving
 
 ORDINARY = Limits()
 ABSENT_IMAGE = "openmle/there-is-no-such-image:ever"
@@ -692,6 +695,7 @@ except PermissionError:
 async def test_the_program_dies_with_the_service(runner_source: str, temporary_folder: Path, nap: str):
     service = f"""
 import asyncio
+import json
 from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import PYTHON, RunSpec
@@ -811,6 +815,27 @@ async def test_docker_keeps_no_container_of_a_run_that_was_cancelled_while_it_wa
 async def test_an_engine_that_does_not_answer_is_unavailable(tmp_path: Path):
     with pytest.raises(RunnerUnavailable, match="docker"):
         await DockerRunner(image="x", base_url=f"unix://{tmp_path}/no.sock").check()
+
+
+async def test_an_engine_that_answers_and_starts_nothing_is_unavailable_and_to_be_restarted():
+    pytest.importorskip("docker")
+    over = threading.Event()
+    facts = {"ApiVersion": "1.41", "NCPU": 2, "Runtimes": {"runc": {}}, "DefaultRuntime": "runc", "Id": "x"}
+
+    def answer(asked: Asked) -> Reply:
+        if "/containers/" in asked.path:
+            over.wait()
+        return Reply(200, json.dumps(facts).encode(), {"Content-Type": "application/json"})
+
+    with serving(answer) as url:
+        runner = DockerRunner(image="x", base_url=url, patience_seconds=0.2)
+        try:
+            with pytest.raises(
+                RunnerUnavailable, match=r"did not answer in 0\.2 seconds; when that stays so, restart it"
+            ):
+                await runner.check()
+        finally:
+            over.set()
 
 
 async def test_a_forced_isolation_is_never_replaced_by_a_weaker_one():

@@ -25,8 +25,6 @@ T = TypeVar("T")
 
 _NOBODY = 65534
 _CONFLICT = 409
-_GRACE_SECONDS = 60.0
-"""How long the engine may take to answer, or a killed container to die."""
 _VRAM_LOOK_SECONDS = 1.0
 """Between two looks at the GPU memory in use."""
 _VRAM_GRACE_BYTES = 1024 * MIB
@@ -94,7 +92,15 @@ class DockerRunner:
 
     isolation = Isolation.DOCKER
 
-    def __init__(self, *, image: str, runtime: str | None = None, base_url: str | None = None, starts: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        image: str,
+        runtime: str | None = None,
+        base_url: str | None = None,
+        starts: int = 0,
+        patience_seconds: float = 60.0,
+    ) -> None:
         """Connects on first use.
 
         Args:
@@ -104,6 +110,7 @@ class DockerRunner:
                 see this machine's temporary folder under the same path, and if we are root what we mount there.
             starts: Containers that are started at once; 0 is twice this machine's cores. More make each one slower and
                 none faster.
+            patience_seconds: How long the engine may take to answer, or a killed container to die.
         """
         self._image = image
         self._runtime = runtime
@@ -112,6 +119,7 @@ class DockerRunner:
         self._cores = 1.0
         self._runtimes: tuple[str, ...] = ()
         self._nvidia_runtime = False
+        self._patience_seconds = patience_seconds
         self._starts = asyncio.Semaphore(starts or 2 * (os.cpu_count() or 1))
         # A waiting thread per running container; they must not use up the threads that kill and remove.
         self._waits = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="docker-wait")
@@ -172,6 +180,11 @@ class DockerRunner:
         try:
             return await finish(asyncio.to_thread(call))
         except _engine_errors() as error:
+            if "Read timed out" in str(error):  # of the SDK's transport, which has several classes for it
+                raise RunnerUnavailable(
+                    f"docker: the engine took a request and did not answer in {self._patience_seconds:g} seconds;"
+                    " when that stays so, restart it"
+                ) from error
             raise RunnerUnavailable(f"docker: {error}") from error
 
     def _engine(self) -> "DockerClient":
@@ -180,7 +193,7 @@ class DockerRunner:
                 import docker
             except ImportError as error:
                 raise RunnerUnavailable("docker: install openmle-gym[docker]") from error
-            options = {"timeout": _GRACE_SECONDS, "max_pool_size": 64}
+            options = {"timeout": self._patience_seconds, "max_pool_size": 64}
             if self._base_url is None:
                 client = docker.from_env(**options)
             else:
@@ -238,7 +251,7 @@ class DockerRunner:
         loop = asyncio.get_running_loop()
         engine, wall_seconds = self._engine(), spec.limits.wall_seconds
         waiting = loop.run_in_executor(
-            self._waits, lambda: engine.api.wait(name, timeout=math.ceil(wall_seconds + 2 * _GRACE_SECONDS))
+            self._waits, lambda: engine.api.wait(name, timeout=math.ceil(wall_seconds + 2 * self._patience_seconds))
         )
         # When this task is cancelled nobody asks for the outcome.
         waiting.add_done_callback(lambda future: None if future.cancelled() else future.exception())
@@ -264,7 +277,7 @@ class DockerRunner:
         killed = False
         if not waiting.done():
             killed = await self._call(lambda: self._kill(name))
-            await asyncio.wait({waiting}, timeout=_GRACE_SECONDS)
+            await asyncio.wait({waiting}, timeout=self._patience_seconds)
         if not waiting.done():
             raise RunnerUnavailable(f"docker: container {name} does not die")
         try:
