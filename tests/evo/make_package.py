@@ -21,6 +21,7 @@ def make_package(
     modality: tuple[str, ...] = ("tabular",),
     train: str = "id,length,hours\n1,30,4\n2,50,9\n",
     files: dict[str, str] | None = None,
+    columns: Columns | None = None,
 ) -> TaskPackage:
     """Writes a package and loads it; `train` is the content of its train.csv."""
     root = folder / name
@@ -36,7 +37,7 @@ def make_package(
         task_type=task_type,  # pyright: ignore[reportArgumentType]
         modality=modality,
         metric=metric or Metric(name="rmse", higher_is_better=False),
-        columns=Columns(id=("id",), target=("hours",)),
+        columns=columns or Columns(id=("id",), target=("hours",)),
         files=files or {},
     )
     write_manifest(manifest, root / "task.toml")

@@ -3,8 +3,11 @@
 import asyncio
 import dataclasses
 import hashlib
+import io
+import re
 import sqlite3
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -185,6 +188,81 @@ def test_a_changed_bundle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_text("no tar")
     with pytest.raises(StoreError, match="neither a run's directory nor a bundle"):
         audit(tmp_path / "b.tar")
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The members of an honest run's bundle."""
+    folder = tmp_path_factory.mktemp("honest")
+    write_bundle(make_run(folder / "run"), folder / "a.tar")
+    with tarfile.open(folder / "a.tar") as bundle:
+        return {each.name: file.read().decode() for each in bundle if (file := bundle.extractfile(each))}
+
+
+def forge(path: Path, members: Iterable[tuple[str, str]]) -> Path:
+    """A bundle of these members whose sums are right."""
+    members = [(name, text) for name, text in members if name != "SHA256SUMS"]
+    sums = "".join(f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in members)
+    with tarfile.open(path, "w") as bundle:
+        for name, text in [*members, ("SHA256SUMS", sums)]:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text.encode())
+            bundle.addfile(entry, io.BytesIO(text.encode()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "check"),
+    [
+        ("final.json", r'"attempt": \d+', '"attempt": 999', "final"),
+        ("final.json", r'("validation": {\s*"value": )[-.\de]+', r"\g<1>0.123", "final"),
+        ("cards.jsonl", r"(?s)(.*)\n.*\n", r"\1\n", "cards"),  # the last card is gone: its prompt is there
+        ("cards.jsonl", r"\A(.*\n)(?s:(.*))", r"\1\1\2", "cards"),  # the first one is there twice
+        ("cards.jsonl", r'\A(.*\n.*"parents":\[)', r"\g<1>7", "selection"),
+    ],
+)
+def test_a_forgery_with_the_right_sums_is_found(
+    tmp_path: Path, honest: dict[str, str], name: str, old: str, new: str, check: str
+) -> None:
+    final = honest["final.json"]
+    if name == "cards.jsonl":  # else the number of cards in the final report tells
+        final = final.replace('"cards": 40', '"cards": 39')
+    forged, count = re.subn(old, new, honest[name], count=1)
+    assert count == 1
+    found = audit(forge(tmp_path / "b.tar", {**honest, "final.json": final, name: forged}.items()))
+    assert check in [finding.check for finding in found if not finding.passed]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cards.jsonl": '{"schema_version":1}\n{"sche'}, r"cards.jsonl, line 1: run_id: Field required"),
+        ({"cards.jsonl": '{"sche'}, r"cards.jsonl, line 1: Invalid JSON"),
+        ({"exchanges.jsonl": '{"attempt":0}\n'}, r"exchanges.jsonl, line 1: messages: Field required; reply"),
+        ({"under_way": "-1"}, r"under_way: must be a number of attempts, got '-1'"),
+        ({"../../evil": "x"}, r"\.\./\.\./evil does not belong there"),
+    ],
+)
+def test_a_damaged_bundle_is_refused_with_the_place_in_one_line(
+    tmp_path: Path, honest: dict[str, str], changes: dict[str, str], said: str
+) -> None:
+    with pytest.raises(StoreError, match=said) as error:
+        audit(forge(tmp_path / "b.tar", {**honest, **changes}.items()))
+    assert "\n" not in str(error.value)
+
+
+def test_a_bundle_that_is_empty_or_holds_a_file_twice_is_refused(tmp_path: Path, honest: dict[str, str]) -> None:
+    with pytest.raises(StoreError, match=r"no audit.json, calls.jsonl, cards.jsonl"):
+        audit(forge(tmp_path / "b.tar", []))
+    twice = [("cards.jsonl", "something else"), *honest.items()]
+    with pytest.raises(StoreError, match=r"cards.jsonl: not one plain file of that name"):
+        audit(forge(tmp_path / "b.tar", twice))
+
+
+def test_settings_that_this_version_does_not_know_are_named(tmp_path: Path, honest: dict[str, str]) -> None:
+    manifest = honest["manifest.json"].replace('"settings": {', '"settings": {"colour": 1,')
+    with pytest.raises(StoreError, match=r"the manifest's settings: Key 'colour' not in 'SearchConfig'"):
+        audit(forge(tmp_path / "b.tar", {**honest, "manifest.json": manifest}.items()))
 
 
 SKILL = "## What worked\n\nGradient boosting on small tables."

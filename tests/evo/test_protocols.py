@@ -12,11 +12,11 @@ from evo.make import TASK, SeededPolicy, card, toy_manifest
 from openmle_evo.audit import audit
 from openmle_evo.config import BudgetConfig, FinalConfig, MixtureConfig, SearchConfig
 from openmle_evo.final import grade_finally
-from openmle_evo.launch import Place, create_run, run_to_end, stored_config
+from openmle_evo.launch import Place, create_run, run_to_end
 from openmle_evo.protocols import TrustedClaim, final_package, seen
 from openmle_evo.reading import read_exchanges, read_run
 from openmle_evo.report.payload import page_payload
-from openmle_evo.run import RunDirectory, read_final, read_run_manifest
+from openmle_evo.run import RunDirectory, read_final, read_run_manifest, settings_of
 from openmle_evo.search import Search
 from openmle_gym.chat import Completion, Message
 from openmle_gym.errors import ConfigError, ModelUnavailable
@@ -335,7 +335,7 @@ async def test_a_two_package_run_ends_on_the_other_package(tmp_path: Path) -> No
     searcher, grader = Claims(), Claims()
     place = Place(searcher, grader, "none")
     run = await create_run(config, search, place)
-    ended = await run_to_end(run, stored_config(run), search, place)
+    ended = await run_to_end(run, settings_of(run.manifest, run.path), search, place)
     run.close()
     assert ended.best is not None
     assert {(job.data_dir, job.eval_split) for job in searcher.jobs} == {(str(search.root), "validation")}
@@ -360,7 +360,7 @@ async def test_the_best_program_is_graded_also_after_an_error_that_nobody_expect
     place = Place(Breaks(), Claims(), "none")
     run = await create_run(config, search, place)
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        await run_to_end(run, stored_config(run), search, place)
+        await run_to_end(run, settings_of(run.manifest, run.path), search, place)
     run.close()
     assert read_final(tmp_path / "run") is not None
 
@@ -373,7 +373,7 @@ async def test_a_self_valid_run_ends_on_the_hidden_test_rows_with_the_measured_s
     searcher, grader = Claims(), Claims()
     place = Place(searcher, grader, "none")
     run = await create_run(config, search, place)
-    ended = await run_to_end(run, stored_config(run), search, place)
+    ended = await run_to_end(run, settings_of(run.manifest, run.path), search, place)
     run.close()
     final = read_final(tmp_path / "run")
     assert ended.best is not None

@@ -11,7 +11,7 @@ from evo.make import TASK, HashExecutor, SeededPolicy, toy_manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openmle_evo.config import BudgetConfig, IslandsConfig, SearchConfig
-from openmle_evo.run import RunDirectory, read_run_manifest
+from openmle_evo.run import RunDirectory, read_run_manifest, write_whole
 from openmle_evo.search import Search
 from openmle_gym.chat import Completion, Message, Usage
 from openmle_gym.errors import ConfigError, ExecutorUnavailable, ModelUnavailable, StoreError
@@ -377,3 +377,24 @@ async def test_a_worker_that_waits_for_budget_ends_when_told_to_stop(tmp_path: P
     made = search(run, executor=Stops(), workers=4, sandbox_seconds=60.0)
     await asyncio.wait_for(made.run_to_end(), 30)
     assert len(run.cards()) == 1
+
+
+async def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, MANIFEST)
+    await search(run, steps=3).run_to_end()
+    (pages,) = run.store.connection.execute("PRAGMA page_count").fetchone()
+    run.store.connection.execute(f"PRAGMA max_page_count = {pages}")
+    full = r"store.sqlite: database or disk is full; what was committed is kept"
+    with pytest.raises(StoreError, match=full), run.closing():
+        await search(run).run_to_end()
+    again = RunDirectory.resume(tmp_path)
+    await search(again).run_to_end()
+    assert [card.attempt for card in again.cards()] == list(range(40))
+
+
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "final.json" / "taken").mkdir(parents=True)
+    with pytest.raises(OSError, match=r"final\.json") as error:
+        write_whole(tmp_path / "final.json", "{}")
+    assert error.value.filename == str(tmp_path / "final.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["final.json"]

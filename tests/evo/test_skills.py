@@ -23,7 +23,7 @@ from openmle_evo.skills import (
     task_marks,
 )
 from openmle_gym.errors import ConfigError
-from openmle_gym.manifest import Metric
+from openmle_gym.manifest import Columns, Metric
 
 MARKS = TaskMarks("harbour-hours", "How long does the ship lie?", frozenset({"ab" * 32}), DESCRIPTION)
 
@@ -86,6 +86,27 @@ def test_a_source_with_nearly_the_tasks_description_is_refused() -> None:
     assert "resembles that of harbour-hours" in (overlap(alike, MARKS) or "")
     other = "Predict from the photograph of a leaf which of ninety-nine species of tree it fell from in the autumn."
     assert overlap(skill(source=Source(task="leaves", sketch=sketch(other))), MARKS) is None
+
+
+def test_a_source_with_the_tasks_rows_is_refused_though_names_order_and_words_are_others(tmp_path: Path) -> None:
+    ships = [(f"{number}", f"vessel {number}", f"{number * 7}.0", f"{number % 5}") for number in range(40)]
+    theirs = "id,ship,length,hours\n" + "".join(",".join(row) + "\n" for row in ships)
+    ours = "key,stay,metres,who\n" + "".join(
+        f"{900 + int(number)},{hours},{length.removesuffix('.0')},{ship}\n"
+        for number, ship, length, hours in ships[::-1]
+    )
+    columns = Columns(id=("key",), target=("stay",))
+    own = make_package(tmp_path, train=theirs)
+    copy = make_package(tmp_path, "quays", description="Guess it.", train=ours, columns=columns)
+    other = make_package(tmp_path, "piers", description="Guess it.", train=theirs.replace("vessel", "boat"))
+    told = [skill(source=Source(task=each.name, rows=task_marks(each).rows)) for each in (copy, other)]
+    assert overlap(told[0], task_marks(own)) == "its source quays has rows of harbour-hours (100% of those of both)"
+    assert overlap(told[1], task_marks(own)) is None
+
+
+def test_short_rows_and_names_of_files_are_no_marks(tmp_path: Path) -> None:
+    table = "id,a,b\n1,3,4\n2,images/0001.png,\n"
+    assert task_marks(make_package(tmp_path, train=table)).rows == ""
 
 
 @pytest.mark.parametrize("text", ["On Harbour Hours we used", "see harbour_hours.", "(harbourhours)", DESCRIPTION])

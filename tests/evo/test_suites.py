@@ -46,6 +46,15 @@ def test_a_suite_searches_on_one_package_and_is_graded_on_the_other(tmp_path: Pa
         open_suite(suite, packages.tasks, 1, SearchConfig(task=""))
 
 
+@pytest.mark.parametrize("command", ["evaluate", "drafts"])
+def test_what_cannot_run_leaves_no_suite_behind(tmp_path: Path, command: str) -> None:
+    (tmp_path / "no-package").mkdir()
+    suite = tmp_path / "suite"
+    assert main([command, f"tasks=[{tmp_path / 'no-package'}]", f"suite_dir={suite}"]) == 1
+    assert main([command, f"tasks=[{tmp_path / 'no-package'}]", f"suite_dir={suite}", "tokenizer=none.json"]) != 0
+    assert not suite.exists()
+
+
 def test_what_is_not_prepared_is_named(tmp_path: Path) -> None:
     (tmp_path / "search" / "a").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"no .*/official/a; pick those that are prepared"):

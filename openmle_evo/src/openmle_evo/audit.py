@@ -2,7 +2,7 @@
 
 What is checked:
 
-    cards          each attempt is judged once, none is missing, and no card holds a test score
+    cards          each attempt that was begun or has a prompt is judged once, and no card holds a test score
     programs       each card's program is of the policy's reply, to the last line
     selection      every decision, made again from the cards that it knew, comes out the same
     prompts        no prompt shows the test score of the final report
@@ -12,16 +12,16 @@ What is checked:
     final          the program graded on test follows by the run's strategy from validation scores at that time, and was
                    graded last
 
-What is not: that the sandbox graded honestly, or that the records were not all forged together. A bundle's digest, once
-published, rules out any later change.
+What is not: that the sandbox graded honestly, or that the records were not all forged together; also a score that no
+decision hung on, such as a lower one on the last card, can be changed unseen. A bundle's digest, once published, rules
+out any later change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from omegaconf import OmegaConf
 from openmle_gym.contracts import Contract
 from openmle_gym.errors import ReplyError
 from openmle_gym.evaluate import Attempt
@@ -38,6 +38,7 @@ from openmle_evo.islands import Islands
 from openmle_evo.protocols import all_seen, decide, provenance
 from openmle_evo.reading import Exchange, RunFacts
 from openmle_evo.records import Records, lines, pack, read_records
+from openmle_evo.run import settings_of
 
 
 class Finding(Contract):
@@ -55,7 +56,7 @@ def audit(path: Path) -> list[Finding]:
         path: Its directory, or the bundle that was written of it.
 
     Raises:
-        StoreError: There is neither, a file of it is damaged, or a bundle's sums do not hold.
+        StoreError: There is neither, a file or a setting of it is damaged, or a bundle's sums do not hold.
     """
     return _findings(read_records(path))
 
@@ -67,7 +68,7 @@ def _findings(records: Records) -> list[Finding]:
         for attempt, exchange in records.exchanges.items()
     }
     return [
-        _cards(facts),
+        _cards(facts, prompts),
         _programs(records),
         _selection(facts),
         _prompts(facts, prompts),
@@ -78,7 +79,7 @@ def _findings(records: Records) -> list[Finding]:
     ]
 
 
-def _cards(facts: RunFacts) -> Finding:
+def _cards(facts: RunFacts, prompts: Mapping[int, str]) -> Finding:
     numbers = [card.attempt for card in facts.cards]
     twice = sorted({number for number in numbers if numbers.count(number) > 1})
     if twice:
@@ -86,7 +87,8 @@ def _cards(facts: RunFacts) -> Finding:
     scored = [card.attempt for card in facts.cards if card.test is not None]
     if scored:
         return Finding(check="cards", passed=False, message=f"the cards of attempts {scored} hold a test score")
-    missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
+    begun = range(max([*numbers, *prompts], default=-1) + 1)
+    missing = sorted(set(begun) - set(numbers))
     if len(missing) > facts.under_way:
         return Finding(check="cards", passed=False, message=f"attempts among {missing} were begun and have no card")
     if facts.final is not None and facts.final.cards > len(numbers):
@@ -152,9 +154,7 @@ def _selection(facts: RunFacts) -> Finding:
 
 
 def _settings(facts: RunFacts) -> SearchConfig:
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SearchConfig), facts.manifest.settings))
-    assert isinstance(config, SearchConfig)
-    return config
+    return settings_of(facts.manifest, facts.path)
 
 
 def _under_way(card: ExperienceCard, cards: Sequence[ExperienceCard], known: int) -> list[Attempt]:

@@ -46,12 +46,11 @@ from openmle_evo.launch import (
     create_run,
     executors,
     run_to_end,
-    stored_config,
 )
 from openmle_evo.protocols import all_seen
 from openmle_evo.reading import read_run
 from openmle_evo.report import print_summary, write_report
-from openmle_evo.run import RunDirectory
+from openmle_evo.run import RunDirectory, settings_of
 from openmle_evo.smoke import check_run
 from openmle_evo.watch import watch
 from openmle_evo.web import serve
@@ -179,7 +178,7 @@ def _resume(options: argparse.Namespace) -> int:
 
 
 async def _go_on(run: RunDirectory) -> int:
-    config = stored_config(run)
+    config = settings_of(run.manifest, run.path)
     if config.protocol == "evaluator":
         raise ConfigError(f"{run.path}: belongs to a suite; give its `openmle-evo evaluate` again to go on")
     package = load_package(run.manifest.package)
@@ -193,11 +192,13 @@ async def _run_to_report(
 ) -> int:
     """Search, final grading, report: the whole of a run; `quietly` prints neither summary nor result."""
     try:
-        with _progress(config.budget.attempts, all_seen(run.cards(), config.protocol)) as on_card:
+        with run.closing(), _progress(config.budget.attempts, all_seen(run.cards(), config.protocol)) as on_card:
             ended = await run_to_end(run, config, package, place, on_card)
-    finally:
-        run.close()
-        report = write_report(run.path)
+    except BaseException:  # the report of what there is, unless the disk is full
+        with contextlib.suppress(OSError):
+            write_report(run.path)
+        raise
+    report = write_report(run.path)
     if not quietly:
         print_summary(run.path, Console(stderr=True))
         best = ended.best.attempt if ended.best else None
@@ -258,7 +259,11 @@ def _audit(options: argparse.Namespace) -> int:
     findings = audit(options.run_dir)
     console = Console(stderr=True)
     for finding in findings:
-        console.print(f"{'passed' if finding.passed else 'FAILED'}  {finding.check}: {finding.message}", markup=False)
+        console.print(
+            f"{'passed' if finding.passed else 'FAILED'}  {finding.check}: {finding.message}",
+            markup=False,
+            soft_wrap=True,
+        )
     result: dict[str, object] = {"findings": [finding.model_dump() for finding in findings]}
     if options.bundle is not None:
         result |= {"bundle": str(options.bundle), "sha256": write_bundle(options.run_dir, options.bundle)}
@@ -276,7 +281,11 @@ def _smoke(options: argparse.Namespace) -> int:
     criteria = check_run(facts, workers=config.workers, search=config.schedule.kind, exit_code=exit_code)
     console = Console(stderr=True)
     for each in criteria:
-        console.print(f"{'passed' if each.passed else 'FAILED'}  {each.number}. {each.asks}: {each.seen}", markup=False)
+        console.print(
+            f"{'passed' if each.passed else 'FAILED'}  {each.number}. {each.asks}: {each.seen}",
+            markup=False,
+            soft_wrap=True,
+        )
     print_json({"criteria": [each.model_dump() for each in criteria]})
     return 0 if all(each.passed for each in criteria) else 1
 

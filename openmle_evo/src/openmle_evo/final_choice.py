@@ -165,6 +165,10 @@ def choice_fault(
     for each in final.considered:
         if each != considered(known[each.attempt], each.repeats):
             return f"what was considered of attempt {each.attempt} is not what its card and its repeats say"
+    graded = next((card for card in cards if card.attempt == final.attempt), None)
+    own = (final.program_id, final.validation)
+    if final.chosen_blend is None and (graded is None or (graded.program_id, graded.validation) != own):
+        return f"the program and validation score that were reported are not those of attempt {final.attempt}"
     if final.strategy == "top_k":
         wanted = best_mean(final.considered).program_id
         return None if final.program_id == wanted else f"attempt {final.attempt} has not the best mean"

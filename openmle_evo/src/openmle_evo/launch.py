@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from omegaconf import OmegaConf
 from openmle_gym.client import JobClient
 from openmle_gym.configuration import secret_from_environment
 from openmle_gym.errors import ConfigError, InfrastructureError
@@ -120,13 +119,6 @@ def new_manifest(
         settings=dataclasses.asdict(config),
         protocol=config.protocol,
     )
-
-
-def stored_config(run: RunDirectory) -> SearchConfig:
-    """The settings that a run was started with."""
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SearchConfig), run.manifest.settings))
-    assert isinstance(config, SearchConfig)
-    return config
 
 
 @contextlib.asynccontextmanager

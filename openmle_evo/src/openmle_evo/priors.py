@@ -23,7 +23,9 @@ from openmle_gym.task import TaskPackage, load_package
 from pydantic import Field, ValidationError
 
 from openmle_evo.reading import RunFacts, read_run
+from openmle_evo.row_marks import row_sketch
 from openmle_evo.skills import (
+    SKETCH_SIZE,
     Size,
     Skill,
     SkillFacts,
@@ -257,6 +259,7 @@ def _skill(group: Sequence[tuple[RunFacts, TaskPackage]], *, pooled: bool) -> Sk
             runs=tuple(run.manifest.run_id for run, own in group if own.name == name),
             files=data_hashes(package),
             sketch=sketch(package.description),
+            rows=row_sketch(package, SKETCH_SIZE),
         )
         for name, package in packages.items()
     )

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from openmle_evo.budget import ModelCall
 from openmle_evo.run import FinalReport, RunManifest, read_final, read_run_manifest
+from openmle_evo.skills import validation_problems
 
 
 class Seconds(NamedTuple):
@@ -140,7 +141,7 @@ def _read_store(store: Path, run_id: str) -> _Stored:
             calls=tuple(ModelCall.model_validate_json(row) for (row,) in calls),
         )
     except ValidationError as error:
-        raise StoreError(f"{store}: {error}") from error
+        raise StoreError(f"{store}: a {error.title}: {validation_problems(error)}") from error
 
 
 @contextmanager

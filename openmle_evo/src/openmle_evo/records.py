@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openmle_gym.chat import Message
+from openmle_gym.contracts import Contract
 from openmle_gym.errors import StoreError
 from openmle_gym.experience import ExperienceCard
 from pydantic import ValidationError
@@ -25,7 +26,8 @@ from pydantic import ValidationError
 from openmle_evo.budget import ModelCall
 from openmle_evo.final_choice import BLEND_FILE
 from openmle_evo.reading import Exchange, RunFacts, read_exchanges, read_run
-from openmle_evo.run import FinalReport, RunManifest
+from openmle_evo.run import FinalReport, Record, RunManifest
+from openmle_evo.skills import validation_problems
 
 SUMS = "SHA256SUMS"
 
@@ -86,44 +88,66 @@ def pack(records: Records, verdict: str, destination: Path) -> str:
     return hashlib.sha256(destination.read_bytes()).hexdigest()
 
 
+_MEMBERS = {"manifest.json", "cards.jsonl", "calls.jsonl", "exchanges.jsonl", "under_way", "audit.json"}
+_MAYBE = {"final.json", BLEND_FILE}
+
+
+class _ExchangeRow(Contract):
+    attempt: int
+    messages: tuple[Message, ...]
+    reply: str
+
+
 def _read_bundle(path: Path) -> Records:
     files = _members(path)
     listed = [line.partition("  ") for line in files.pop(SUMS, "").splitlines()]
     sums = {name: digest for digest, _, name in listed}
     wrong = sorted(name for name in {*sums, *files} if name not in files or sums.get(name) != _sha256(files[name]))
-    if wrong or not files:
-        raise StoreError(f"{path}: {', '.join(wrong) or 'nothing in it'}: not what {SUMS} says")
+    if wrong:
+        raise StoreError(f"{path}: {', '.join(wrong)}: not what {SUMS} says")
+    if missing := sorted(_MEMBERS - files.keys()):
+        raise StoreError(f"{path}: no bundle of a run: no {', '.join(missing)}")
+    if strange := sorted(files.keys() - _MEMBERS - _MAYBE):
+        raise StoreError(f"{path}: {', '.join(strange)} does not belong there")
+    if not files["under_way"].strip().isdecimal():
+        raise StoreError(f"{path}: under_way: must be a number of attempts, got {files['under_way'].strip()!r}")
+    facts = RunFacts(
+        path=path,
+        manifest=_parse(path, "manifest.json", files["manifest.json"], RunManifest),
+        final=_parse(path, "final.json", files["final.json"], FinalReport) if "final.json" in files else None,
+        cards=_parse_lines(path, "cards.jsonl", files, ExperienceCard),
+        calls=_parse_lines(path, "calls.jsonl", files, ModelCall),
+        under_way=int(files["under_way"]),
+    )
+    rows = _parse_lines(path, "exchanges.jsonl", files, _ExchangeRow)
+    return Records(facts, {row.attempt: Exchange(row.messages, row.reply, "") for row in rows}, files.get(BLEND_FILE))
+
+
+def _parse(path: Path, place: str, text: str, record: type[Record]) -> Record:
     try:
-        final = files.get("final.json")
-        facts = RunFacts(
-            path=path,
-            manifest=RunManifest.model_validate_json(files["manifest.json"]),
-            final=None if final is None else FinalReport.model_validate_json(final),
-            cards=tuple(map(ExperienceCard.model_validate_json, files["cards.jsonl"].splitlines())),
-            calls=tuple(map(ModelCall.model_validate_json, files["calls.jsonl"].splitlines())),
-            under_way=int(files["under_way"]),
-        )
-        exchanges = {row["attempt"]: row for row in map(json.loads, files["exchanges.jsonl"].splitlines())}
-        return Records(
-            facts,
-            {
-                attempt: Exchange(tuple(map(Message.model_validate, row["messages"])), row["reply"], "")
-                for attempt, row in exchanges.items()
-            },
-            files.get(BLEND_FILE),
-        )
-    except (KeyError, TypeError, ValueError, ValidationError) as error:
-        raise StoreError(f"{path}: no bundle of a run: {error}") from error
+        return record.model_validate_json(text)
+    except ValidationError as error:
+        raise StoreError(f"{path}: {place}: {validation_problems(error)}") from error
+
+
+def _parse_lines(path: Path, name: str, files: Mapping[str, str], record: type[Record]) -> tuple[Record, ...]:
+    rows = files[name].removesuffix("\n").split("\n") if files[name] else []  # a card's text may hold other line breaks
+    return tuple(_parse(path, f"{name}, line {number}", row, record) for number, row in enumerate(rows, start=1))
 
 
 def _members(path: Path) -> dict[str, str]:
-    """The plain files of a tar by name."""
+    """The plain files of a tar by name; nothing is written anywhere."""
+    files: dict[str, str] = {}
     try:
         with tarfile.open(path, "r:") as bundle:
-            opened = {member.name: bundle.extractfile(member) for member in bundle if member.isreg()}
-            return {name: file.read().decode() for name, file in opened.items() if file}
+            for member in bundle:
+                file = bundle.extractfile(member) if member.isreg() else None
+                if file is None or member.name in files:
+                    raise StoreError(f"{path}: {member.name}: not one plain file of that name")
+                files[member.name] = file.read().decode()
     except (tarfile.TarError, UnicodeDecodeError) as error:
         raise StoreError(f"{path}: neither a run's directory nor a bundle: {error}") from error
+    return files
 
 
 def _sha256(text: str) -> str:

@@ -10,14 +10,18 @@
 <run>/report.html      made by `openmle-evo report`
 """
 
+import contextlib
 import json
 import os
+import sqlite3
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from openmle_gym.chat import Completion, Message
 from openmle_gym.contracts import Contract
 from openmle_gym.errors import ConfigError, StoreError
@@ -32,8 +36,9 @@ from pydantic import JsonValue, ValidationError
 
 from openmle_evo.budget import ModelCall
 from openmle_evo.choice_record import BlendRecord, Considered, Strategy
+from openmle_evo.config import SearchConfig
 from openmle_evo.protocols import FinalPackage
-from openmle_evo.skills import SkillsRecord
+from openmle_evo.skills import SkillsRecord, validation_problems
 
 
 class RunManifest(Contract):
@@ -148,9 +153,10 @@ class RunDirectory:
         self._folder = LockedFolder(path, doing="is running this run")
         self.store = self._folder.store
         self._tables = self.store.connection
-        self._tables.executescript(_SCHEMA)
-        (self._earlier_seconds,) = self._tables.execute("SELECT total(seconds) FROM lives").fetchone()
-        self._life = self._tables.execute("INSERT INTO lives VALUES (0)").lastrowid
+        with _writing(self.store.path):
+            self._tables.executescript(_SCHEMA)
+            (self._earlier_seconds,) = self._tables.execute("SELECT total(seconds) FROM lives").fetchone()
+            self._life = self._tables.execute("INSERT INTO lives VALUES (0)").lastrowid
         self._born = time.monotonic()
 
     @classmethod
@@ -268,8 +274,32 @@ class RunDirectory:
 
     def close(self) -> None:
         """Closes the files and lets the next process in."""
-        self._tables.execute("UPDATE lives SET seconds = ? WHERE rowid = ?", (self._this_life(), self._life))
-        self._folder.close()
+        try:
+            self._tables.execute("UPDATE lives SET seconds = ? WHERE rowid = ?", (self._this_life(), self._life))
+        finally:
+            self._folder.close()
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """Closes the run in the end, however that comes.
+
+        Raises:
+            StoreError: The store could not be written, as on a full disk; all that was committed before is kept.
+        """
+        with _writing(self.store.path):
+            try:
+                yield
+            finally:
+                self.close()
+
+
+@contextlib.contextmanager
+def _writing(store: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        kept = f"what was committed is kept: go on with `openmle-evo resume {store.parent}`"
+        raise StoreError(f"{store}: {error}; {kept}") from error
 
 
 def read_run_manifest(path: Path) -> RunManifest:
@@ -279,6 +309,23 @@ def read_run_manifest(path: Path) -> RunManifest:
         StoreError: There is no run in the directory, or its manifest is damaged.
     """
     return _read(path / "manifest.json", RunManifest)
+
+
+def settings_of(manifest: RunManifest, path: Path) -> SearchConfig:
+    """The settings that a run was started with.
+
+    Args:
+        path: The run, for the error.
+
+    Raises:
+        StoreError: They are not settings of this version.
+    """
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SearchConfig), manifest.settings))
+    except (OmegaConfBaseException, ConfigError) as error:
+        raise StoreError(f"{path}: the manifest's settings: {str(error).splitlines()[0]}") from error
+    assert isinstance(config, SearchConfig)
+    return config
 
 
 def read_final(path: Path) -> FinalReport | None:
@@ -291,15 +338,25 @@ def _read(path: Path, record: type[Record]) -> Record:
         return record.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StoreError(f"{path.parent}: holds no run (no {path.name})") from error
-    except (ValidationError, json.JSONDecodeError) as error:
+    except ValidationError as error:
+        raise StoreError(f"{path}: {validation_problems(error)}") from error
+    except UnicodeDecodeError as error:
         raise StoreError(f"{path}: {error}") from error
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that a reader, or a kill, sees the old content or the new, never a part."""
+    """Writes a file so that a reader, or a kill, sees the old content or the new, never a part.
+
+    Raises:
+        OSError: It cannot be written; names the file, of which nothing new is left behind.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)  # on a full disk a part of it would keep the disk full
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -33,11 +33,15 @@ from openmle_gym.prompts import middle_cut
 from openmle_gym.task import TaskPackage
 from pydantic import Field, ValidationError
 
+from openmle_evo.row_marks import row_sketch
+
 SHINGLE_WORDS = 5
 SKETCH_SIZE = 128
 NEAR_DUPLICATE = 0.3
 """Descriptions that resemble each other (Jaccard, shingles of five words) at least so much are of one task. Two versions
 of one shipped task reach 0.6, different shipped tasks at most 0.05."""
+SHARED_ROWS = 0.05
+"""Tasks that share at least this part of all the rows of both have the same data."""
 QUOTED = 0.3
 """A skill whose text holds at least this share of the description's shingles quotes it."""
 
@@ -56,6 +60,8 @@ class Source(Contract):
     """SHA-256, in hex, of the task's data files."""
     sketch: str = ""
     """The smallest hashes of the description's shingles, in hex, sorted; see `sketch`."""
+    rows: str = ""
+    """The smallest hashes of the rows of the task's tables, in hex, sorted; see `row_sketch`."""
 
 
 class SkillFacts(Contract):
@@ -130,11 +136,19 @@ class TaskMarks(NamedTuple):
     title: str
     files: frozenset[str]
     description: str
+    rows: str = ""
+    """As of a `Source`."""
 
 
 def task_marks(package: TaskPackage) -> TaskMarks:
     """A package's marks."""
-    return TaskMarks(package.name, package.manifest.title, frozenset(data_hashes(package)), package.description)
+    return TaskMarks(
+        package.name,
+        package.manifest.title,
+        frozenset(data_hashes(package)),
+        package.description,
+        row_sketch(package, SKETCH_SIZE),
+    )
 
 
 def data_hashes(package: TaskPackage) -> tuple[str, ...]:
@@ -174,14 +188,14 @@ def sketch(text: str) -> str:
 
 
 def resemblance(first: str, second: str) -> float:
-    """The Jaccard similarity of two texts' shingles, estimated from their sketches (Broder, 1997)."""
+    """The Jaccard similarity of two texts' shingles, or two tasks' rows, estimated from their sketches (Broder, 1997)."""
     left, right = set(first.split()), set(second.split())
     smallest = sorted(left | right)[:SKETCH_SIZE]
     return sum(each in left and each in right for each in smallest) / len(smallest) if smallest else 0.0
 
 
 def overlap(skill: Skill, task: TaskMarks) -> str | None:
-    """How a skill touches a task: by name, by its data, or by its description; None when it doesn't."""
+    """How a skill touches a task: by name, data files, rows, description, or in its text; None when it doesn't."""
     names = {_slug(task.name), _slug(task.title)} - {""}
     own_sketch = sketch(task.description)
     for source in skill.facts.sources:
@@ -189,6 +203,8 @@ def overlap(skill: Skill, task: TaskMarks) -> str | None:
             return f"its source {source.task} is the task {task.name}"
         if shared := task.files & set(source.files):
             return f"its source {source.task} has a data file of {task.name} (sha256 {min(shared)[:12]}...)"
+        if (common := resemblance(source.rows, task.rows)) >= SHARED_ROWS:
+            return f"its source {source.task} has rows of {task.name} ({common:.0%} of those of both)"
         if (alike := resemblance(source.sketch, own_sketch)) >= NEAR_DUPLICATE:
             return f"the description of its source {source.task} resembles that of {task.name} ({alike:.0%} alike)"
     words = re.findall(r"[a-z0-9]+", task.name.lower())
@@ -306,5 +322,5 @@ def inset(text: str) -> str:
 
 
 def validation_problems(error: ValidationError) -> str:
-    """What is wrong with a front matter, field by field."""
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    """What is wrong with a record, field by field, in one line."""
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}".removeprefix(": ") for each in error.errors())

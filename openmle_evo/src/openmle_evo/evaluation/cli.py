@@ -14,6 +14,7 @@ from openmle_gym.configuration import describe_config, load_config
 from openmle_gym.console import print_json
 from openmle_gym.errors import ConfigError
 from openmle_gym.experience import ExperienceCard
+from openmle_gym.task import load_package
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +23,8 @@ from openmle_evo.evaluation.compare import Comparison, compare, match
 from openmle_evo.evaluation.drafts import STORE, draft_outcomes, run_drafts
 from openmle_evo.evaluation.results import Rate, RunOutcome, SuiteResult, summarise
 from openmle_evo.evaluation.suite import open_suite, outcomes, run_suite
-from openmle_evo.naturebench.run import check_settings
+from openmle_evo.launch import check_settings
+from openmle_evo.naturebench.run import check_settings as check_nature_settings
 from openmle_evo.naturebench.settings import NatureConfig
 
 HALVES = ("search", "official")
@@ -65,7 +67,7 @@ class EvaluateConfig(SearchConfig):
         if self.benchmark not in ("packages", "naturebench"):
             raise ConfigError(f"benchmark: must be one of packages, naturebench, got {self.benchmark!r}")
         if self.benchmark == "naturebench":
-            check_settings(self, self.nature)
+            check_nature_settings(self, self.nature)
         if self.task or self.run_dir:
             raise ConfigError("task and run_dir: give tasks and suite_dir instead")
 
@@ -105,6 +107,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     path = Path(config.suite_dir)
     tasks, finals = suite_packages(config)
     nature = config.nature if config.benchmark == "naturebench" else None
+    _check_usable(search, () if nature else (*tasks, *finals))
     manifest = open_suite(path, tasks, config.runs, search, finals=finals, nature=nature)
 
     def on_run(task: str, number: int) -> None:
@@ -125,6 +128,7 @@ def _drafts(options: argparse.Namespace) -> int:
         raise ConfigError("names: drafts are graded on one package each; give tasks")
     settings = {each.name: getattr(config, each.name) for each in dataclasses.fields(SearchConfig)}
     search, path = SearchConfig(**settings), Path(config.suite_dir)
+    _check_usable(search, config.tasks)
     manifest = open_suite(path, config.tasks, config.runs, search)
 
     def on_card(card: ExperienceCard) -> None:
@@ -136,6 +140,13 @@ def _drafts(options: argparse.Namespace) -> int:
     _print_suite(path, result)
     print_json({"suite": str(path), "result": result.model_dump(mode="json")})
     return 0
+
+
+def _check_usable(search: SearchConfig, packages: Sequence[str]) -> None:
+    """Refuses what cannot run before a suite is written, which keeps its tasks and settings for good."""
+    asyncio.run(check_settings(search))
+    for package in packages:
+        load_package(package)
 
 
 def _outcomes(path: Path) -> list[RunOutcome]:

@@ -20,12 +20,13 @@ from pydantic import JsonValue, ValidationError
 
 from openmle_evo.config import SearchConfig
 from openmle_evo.evaluation.results import RunOutcome
-from openmle_evo.launch import Ended, check_settings, create_run, executors, run_to_end, stored_config
+from openmle_evo.launch import Ended, create_run, executors, run_to_end
 from openmle_evo.naturebench.executor import best_gap_of
 from openmle_evo.naturebench.run import EVALUATIONS, run_nature_task
 from openmle_evo.naturebench.settings import NatureConfig
 from openmle_evo.reading import RunFacts, read_run
-from openmle_evo.run import RunDirectory, read_final, write_whole
+from openmle_evo.run import RunDirectory, read_final, settings_of, write_whole
+from openmle_evo.skills import validation_problems
 
 MANIFEST, OVER = "suite.json", "over"
 
@@ -90,7 +91,7 @@ def read_suite(path: Path) -> SuiteManifest:
     except FileNotFoundError as error:
         raise StoreError(f"{path}: holds no suite (no {MANIFEST})") from error
     except ValidationError as error:
-        raise StoreError(f"{path / MANIFEST}: {error}") from error
+        raise StoreError(f"{path / MANIFEST}: {validation_problems(error)}") from error
 
 
 async def run_suite(
@@ -106,10 +107,8 @@ async def run_suite(
     Each run has a seed of its own, the same for every suite: `config.seed` plus the number of the run.
 
     Raises:
-        ConfigError: A setting cannot work on this machine.
         InfrastructureError: The policy or the executor is out of reach. The suite can be resumed.
     """
-    await check_settings(config)
     for number in range(manifest.runs):
         for place, task in enumerate(manifest.tasks):
             folder = path / Path(task).name / f"run-{number}"
@@ -135,13 +134,11 @@ async def _run_package(folder: Path, config: SearchConfig) -> Ended:
     async with executors(config, package) as place:
         if (folder / "manifest.json").exists():
             run = RunDirectory.resume(folder)
-            config = stored_config(run)
+            config = settings_of(run.manifest, run.path)
         else:
             run = await create_run(config, package, place)
-        try:
+        with run.closing():
             return await run_to_end(run, config, package, place)
-        finally:
-            run.close()
 
 
 def outcomes(path: Path) -> list[RunOutcome]:

@@ -10,12 +10,12 @@ from openmle_gym.installed import installed_packages
 from openmle_gym.isolation.choose import strongest_runner
 
 from openmle_evo.config import SearchConfig
-from openmle_evo.launch import Ended, limits_of, new_manifest, search_to_end, stored_config
+from openmle_evo.launch import Ended, limits_of, new_manifest, search_to_end
 from openmle_evo.naturebench.executor import NatureExecutor
 from openmle_evo.naturebench.service import EvaluationService
 from openmle_evo.naturebench.settings import NatureConfig
 from openmle_evo.naturebench.words import public_nature_task
-from openmle_evo.run import RunDirectory
+from openmle_evo.run import RunDirectory, settings_of
 
 EVALUATIONS = "evaluations"
 """In a run's folder: verdicts, and the outputs that they are about."""
@@ -70,12 +70,10 @@ async def run_nature_task(
         )
         if (folder / "manifest.json").exists():
             run = RunDirectory.resume(folder)
-            config = stored_config(run)
+            config = settings_of(run.manifest, run.path)
         else:
             packages = await installed_packages(executor, job)
             manifest = new_manifest(config, public.manifest, task.root, isolation=runner.isolation, packages=packages)
             run = RunDirectory.create(folder, manifest)
-        try:
+        with run.closing():
             return await search_to_end(run, config, public, executor, job)
-        finally:
-            run.close()
