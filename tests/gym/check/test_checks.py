@@ -99,6 +99,13 @@ def ragged(rows: list[list[str]]) -> list[list[str]]:
     return [*rows[:3], rows[3][:-1], *rows[4:]]
 
 
+def swallow_rows(text: str) -> str:
+    """A quote opens the last cell of the row in line 9 and is not closed."""
+    lines = text.splitlines()
+    head, _, last = lines[8].rpartition(",")
+    return "\n".join([*lines[:8], f'{head},"{last}', *lines[9:], ""])
+
+
 def dated(row: list[str], _: str) -> str:
     return f"2020-{int(row[0]) % 12 + 1:02}-{int(row[0]) % 28 + 1:02}"
 
@@ -132,6 +139,7 @@ TRIPS: list[tuple[str, str, Edit]] = [
     ("missing_header_train_csv", "error", lambda root: (root / "data/public/train.csv").write_text("")),
     ("duplicate_columns_test_csv", "error", edit_table("test.csv", lambda rows: [[*row, row[1]] for row in rows])),
     ("row_width_train_csv", "error", edit_table("train.csv", ragged)),
+    ("loose_quote_train_csv", "warning", edit_text("data/public/train.csv", swallow_rows)),
     ("row_count_mismatch_sample_submission_csv", "error", edit_table("sample_submission.csv", without_last)),
     ("row_count_mismatch_test_answer_csv", "error", edit_table("test_answer.csv", without_last)),
     ("duplicate_submission_identifiers", "error", edit_table("sample_submission.csv", lambda rows: [*rows[:-1], rows[1]])),

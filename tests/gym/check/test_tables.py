@@ -58,6 +58,23 @@ def test_ragged_rows_and_repeated_ids_are_counted(tmp_path: Path) -> None:
     assert (table.rows, table.ragged, table.first_ragged, table.repeated_ids()) == (4, 2, [2, 4], 1)
 
 
+@pytest.mark.parametrize(
+    ("text", "rows", "said"),
+    [
+        ('id,x\n1,"2\n3,4\n5,6\n', 1, "the row that begins in line 2, up to line 4: unexpected end of data"),
+        ('id,x\n1,2\n3,"4\n5,"6"\n7,8\n', 3, "the row that begins in line 3, up to line 4: ',' expected after '\"'"),
+        ('id,x\n1,"2\n3"\n5,"6 ""x"""\n7,8"\n', 3, ""),
+    ],
+    ids=["to the end", "to the next", "none"],
+)
+def test_a_quote_that_swallows_rows_is_found_where_it_opens(tmp_path: Path, text: str, rows: int, said: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    table = scan(path, ["id"])
+    assert (table.ragged, table.loose_quote) == (0, said)
+    assert table.rows == rows
+
+
 def test_a_long_cell_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("id,x\n1," + "y" * 300_000 + "\n")

@@ -71,6 +71,8 @@ def _shape(table: Table) -> Iterator[Finding]:
             rows=table.ragged,
             first=list(table.first_ragged),
         )
+    if table.loose_quote:
+        yield warning(f"loose_quote_{table.label}", f"{table.name}: quotes do not pair in {table.loose_quote}")
 
 
 def rows_and_ids(subject: Subject) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ CHECKS: tuple[Check, ...] = (
         look=layout.structure,
         ids=(
             *("structure_error_<n>", "empty_<file>", "missing_header_<file>"),
-            *("duplicate_columns_<file>", "row_width_<file>"),
+            *("duplicate_columns_<file>", "row_width_<file>", "loose_quote_<file>"),
         ),
     ),
     Check(

@@ -31,6 +31,8 @@ class Table:
     """Rows whose number of cells is not that of the header."""
     first_ragged: list[int] = field(default_factory=list)
     """Their numbers, from 1, the first few."""
+    loose_quote: str = ""
+    """Where quotes do not pair, so that one cell may have swallowed rows; empty where they all do."""
     digests: dict[str, str] = field(default_factory=dict)
     """SHA-256 of each column's cells, in order."""
     id_hashes: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
@@ -63,7 +65,7 @@ def scan(path: Path, ids: Sequence[str], *, sample_rows: int = SAMPLE_ROWS, chun
     Raises:
         ValueError: It is not text in UTF-8, or not CSV.
     """
-    table = Table(path=path, columns=next(read_chunks(path, 1)).columns)
+    table = Table(path=path, columns=next(read_chunks(path, 1)).columns, loose_quote=loose_quote(path))
     if len(set(table.columns)) < len(table.columns):
         names = [
             f"{name}#{place}" if name in table.columns[:place] else name for place, name in enumerate(table.columns)
@@ -129,6 +131,24 @@ def read_chunks(path: Path, chunk_rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
             yield chunk
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path.name}: row {number + 1}: {error}") from error
+
+
+def loose_quote(path: Path) -> str:
+    """Where a row begins whose quotes do not pair, and how; empty where they all do.
+
+    Other readers, and ours, go on: a quote that is not closed takes all lines to the next one, or to the end, into its
+    cell, and where that is the row's last cell no row has a wrong width.
+    """
+    csv.field_size_limit(_FIELD_BYTES)
+    line = 1
+    with open(path, encoding="utf-8-sig", newline="", errors="replace") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            for _ in reader:
+                line = reader.line_num + 1
+        except csv.Error as error:
+            return f"the row that begins in line {line}, up to line {reader.line_num}: {error}"
+    return ""
 
 
 def hash_rows(frame: pd.DataFrame) -> np.ndarray:
