@@ -5,6 +5,8 @@ Saving a checkpoint starts a process that imports the main module again, so that
 """
 
 import asyncio
+import os
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +22,7 @@ from openmle_erl.engines.megatron.weights import save_weights
 from openmle_erl.engines.megatron.worker import MegatronWorker, StepPart
 from openmle_erl.engines.packing import TokenRow
 from openmle_erl.engines.processes import Place
+from openmle_gym.errors import ConfigError
 
 
 def gradients_to(worker: MegatronWorker, folder: Path) -> None:
@@ -62,6 +65,24 @@ class BothRanks:
         return results
 
 
+def refusal(worker: MegatronWorker, checkpoint: Path, name: str, damage: str) -> str:
+    """What is said of a copy of a checkpoint with one file emptied, cut in half or lost."""
+    copy = checkpoint.with_name("damaged") / "checkpoint"
+    shutil.copytree(checkpoint, copy)
+    file = copy / name
+    if damage == "lost":
+        file.unlink()
+    else:
+        os.truncate(file, 0 if damage == "emptied" else file.stat().st_size // 2)
+    try:
+        worker.load(copy)
+    except ConfigError as error:
+        return str(error)
+    finally:
+        shutil.rmtree(copy.parent)
+    return "loaded"
+
+
 def run_case(name: str, place: Place, root: Path) -> None:
     folder = root / name
     folder.mkdir(exist_ok=True)
@@ -95,6 +116,15 @@ def run_case(name: str, place: Place, root: Path) -> None:
     if name == "dense":
         worker.load(folder / "checkpoint")
         worker.save_weights(folder / "of_one_rank")
+        found["loaded"] = {key: value.detach().clone() for key, value in worker.model.named_parameters()}
+        worker.step(samples, old)
+        found["refused"] = {
+            f"{file.name}, {damage}": refusal(worker, folder / "checkpoint", file.name, damage)
+            for file in sorted((folder / "checkpoint").iterdir())
+            for damage in ("emptied", "cut", "lost")
+        }
+        worker.load(folder / "checkpoint")
+        found["loaded_again"] = {key: value.detach().clone() for key, value in worker.model.named_parameters()}
     worker.close()
     torch.save(found, folder / f"rank{place.rank}.pt")
 

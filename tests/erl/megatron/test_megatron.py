@@ -289,3 +289,12 @@ def test_a_checkpoint_of_one_rank_is_read_by_two(folder: Path) -> None:
     one, two = (tensors(folder / name / "of_one_rank") for name in ("dense", "dense_tensor"))
     assert one.keys() == two.keys()
     assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_a_checkpoint_with_any_file_damaged_is_named_and_a_whole_one_can_still_be_loaded(folder: Path) -> None:
+    (rank,) = found(folder, "dense")
+    assert len(rank["refused"]) >= 12
+    for damage, said in rank["refused"].items():
+        assert said.startswith(f"{folder}/dense/damaged/checkpoint"), (damage, said)
+        assert "\n" not in said, damage
+    assert all(torch.equal(rank["loaded_again"][key], value) for key, value in rank["loaded"].items())

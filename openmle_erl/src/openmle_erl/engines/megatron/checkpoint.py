@@ -50,7 +50,8 @@ def load(folder: Path, state: State) -> tuple[dict[str, Any], int]:
     manifest = read_manifest(folder)
     with naming(folder, DAMAGED, ConfigError):
         try:
-            loaded = dist_checkpointing.load(state(True), str(folder))
+            # It says that it takes text, with which it stumbles where a file is lost.
+            loaded = dist_checkpointing.load(state(True), folder)  # pyright: ignore[reportArgumentType]
         except CheckpointingException as error:
             raise ValueError(str(error)) from error
     assert isinstance(loaded, dict)
