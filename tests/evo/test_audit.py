@@ -129,6 +129,15 @@ def test_a_program_that_the_policy_did_not_write_is_found(tmp_path: Path) -> Non
     assert failed(path) == ["programs"]
 
 
+def test_a_call_that_is_gone_is_found(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    with sqlite3.connect(path / "store.sqlite") as connection:
+        connection.execute("DELETE FROM calls WHERE json_extract(call, '$.attempt') = 7")
+    assert failed(path) == ["calls"]
+    (finding,) = [finding for finding in audit(path) if not finding.passed]
+    assert "attempts [7]" in finding.message
+
+
 def test_a_card_that_is_gone_is_found(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run")
     with sqlite3.connect(path / "store.sqlite") as connection:

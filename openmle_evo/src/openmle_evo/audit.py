@@ -3,6 +3,7 @@
 What is checked:
 
     cards          each attempt that was begun or has a prompt is judged once, and no card holds a test score
+    calls          each card's reply was asked for, so that what the run cost is counted whole
     programs       each card's program is of the policy's reply, to the last line
     selection      every decision, made again from the cards that it knew, comes out the same
     prompts        no prompt shows the test score of the final report
@@ -44,7 +45,7 @@ from openmle_evo.run import settings_of
 class Finding(Contract):
     """One check and what came of it."""
 
-    check: Literal["cards", "programs", "selection", "prompts", "skills", "protocol", "review", "final"]
+    check: Literal["cards", "calls", "programs", "selection", "prompts", "skills", "protocol", "review", "final"]
     passed: bool
     message: str
 
@@ -69,6 +70,7 @@ def _findings(records: Records) -> list[Finding]:
     }
     return [
         _cards(facts, prompts),
+        _calls(facts),
         _programs(records),
         _selection(facts),
         _prompts(facts, prompts),
@@ -95,6 +97,17 @@ def _cards(facts: RunFacts, prompts: Mapping[int, str]) -> Finding:
         message = f"the final report knew of {facts.final.cards} cards, there are {len(numbers)}"
         return Finding(check="cards", passed=False, message=message)
     return Finding(check="cards", passed=True, message=f"{len(numbers)} attempts, one card each, no test score")
+
+
+def _calls(facts: RunFacts) -> Finding:
+    answered = {call.attempt for call in facts.calls if call.failure is None and call.purpose not in ("note", "review")}
+    unasked = [card.attempt for card in facts.cards if card.attempt not in answered]
+    if unasked:
+        message = f"no answered call of the policy is on record for attempts {unasked}"
+        return Finding(check="calls", passed=False, message=message)
+    return Finding(
+        check="calls", passed=True, message=f"{len(facts.calls)} calls of models, one answered for each card"
+    )
 
 
 def _programs(records: Records) -> Finding:
