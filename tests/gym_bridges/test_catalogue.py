@@ -254,12 +254,15 @@ def test_credentials_come_from_the_environment_or_the_file(tmp_path: Path) -> No
 
 def test_an_attached_board_is_the_package_s(tmp_path: Path) -> None:
     package = write_toy_package(tmp_path / "toy")
-    attached = attach_board(package, BOARD, source="kaggle")
+    board, empty = tmp_path / "board.csv", tmp_path / "empty.csv"
+    board.write_text(BOARD)
+    empty.write_text("rank,score\n1,\n")
+    attached = attach_board(package, board, source="kaggle")
     assert attached.leaderboard is not None
     assert attached.leaderboard.scores == (0.5, 0.75, 0.75, 1.5)
     assert attached.manifest.provenance.leaderboard == "kaggle"
-    with pytest.raises(PackageError, match="no row with a score"):
-        attach_board(attached, "rank,score\n1,\n", source="x")
+    with pytest.raises(PackageError, match=rf"{empty}: no row with a score"):
+        attach_board(attached, empty, source="x")
     assert (attached.root / "info/leaderboard.csv").read_text() == BOARD
 
 

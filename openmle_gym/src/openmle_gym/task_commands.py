@@ -200,11 +200,7 @@ async def _download(options: argparse.Namespace) -> int:
 
 async def _attach(options: argparse.Namespace) -> int:
     package = load_package(options.package)
-    try:
-        text = options.board.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PackageError(f"{options.board}: cannot be read: {error}") from error
-    board = attach_board(package, text, source=options.source).leaderboard
+    board = attach_board(package, options.board, source=options.source).leaderboard
     assert board is not None
     print_json({"package": str(package.root), "teams": len(board.scores), "best": board.scores[0]})
     return 0

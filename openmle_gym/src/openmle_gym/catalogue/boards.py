@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -118,10 +119,11 @@ def board_text(content: bytes, place: str) -> str:
     return text
 
 
-def attach_board(package: TaskPackage, text: str, *, source: str) -> TaskPackage:
+def attach_board(package: TaskPackage, board: Path, *, source: str) -> TaskPackage:
     """Puts a leaderboard into a package, in place of one that it has.
 
     Args:
+        board: A CSV file with a column `score`.
         source: Whose it is; the manifest's word for it.
 
     Raises:
@@ -129,12 +131,12 @@ def attach_board(package: TaskPackage, text: str, *, source: str) -> TaskPackage
     """
     if package.inferred:
         raise PackageError(f"{package.root}: has no {MANIFEST_NAME}, so that nobody says which direction is better")
+    read_leaderboard(board, higher_is_better=package.manifest.metric.higher_is_better)
     path = package.root / ATTACHED
     path.parent.mkdir(exist_ok=True)
     fresh = path.with_name(".leaderboard.csv.new")
-    fresh.write_text(text, encoding="utf-8")
     try:
-        read_leaderboard(fresh, higher_is_better=package.manifest.metric.higher_is_better)
+        shutil.copyfile(board, fresh)
         os.replace(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)
