@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from evo.make import card
+from openmle_gym.contracts import one_line
 from openmle_gym.errors import StoreError
 from openmle_gym.features import best_card, by_operator, by_outcome, gain, method_family, new_bests
 from openmle_gym.jobs import JobRequest, JobResult, JobView, Outcome
@@ -148,3 +149,14 @@ def test_operator_and_outcome_counts_add_up() -> None:
     assert operators[Operator.IMPROVE].new_bests == 1
     assert operators[Operator.CROSSOVER].attempts == 0
     assert sum(by_outcome(cards).values()) == 3
+
+
+def test_what_is_wrong_with_a_record_is_one_line_field_by_field() -> None:
+    with pytest.raises(ValidationError) as refused:
+        TestScore.model_validate({"value": "much", "more": 1})
+    said = one_line(refused.value)
+    assert "value: Input should be a valid number" in said
+    assert "more: Extra inputs are not permitted" in said
+    assert "\n" not in said
+    assert "http" not in said
+    assert one_line(ValueError("two\n  lines")) == "two lines"

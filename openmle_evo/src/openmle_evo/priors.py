@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openmle_gym.chat import ChatModel, Message
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import ConfigError, PackageError
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import method_family, new_bests
@@ -35,7 +35,6 @@ from openmle_evo.skills import (
     size_class,
     sketch,
     split_front_matter,
-    validation_problems,
 )
 
 SKILL_LENGTH = 2_500
@@ -307,7 +306,7 @@ def read_artefact(path: Path) -> Skill:
     try:
         given = _ArtefactFacts.model_validate(table)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {validation_problems(error)}") from error
+        raise ConfigError(f"{path}: {one_line(error)}") from error
     sources = tuple(
         Source(task=task, url=given.url, files=given.files, sketch=sketch(given.description)) for task in given.tasks
     )

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openmle_gym.chat import Message, Usage
+from openmle_gym.contracts import one_line
 from openmle_gym.errors import StoreError
 from openmle_gym.experience import ExperienceCard
 from pydantic import ValidationError
 
 from openmle_evo.budget import ModelCall
 from openmle_evo.run import FinalReport, RunManifest, read_final, read_run_manifest
-from openmle_evo.skills import validation_problems
 
 
 class Seconds(NamedTuple):
@@ -141,7 +141,7 @@ def _read_store(store: Path, run_id: str) -> _Stored:
             calls=tuple(ModelCall.model_validate_json(row) for (row,) in calls),
         )
     except ValidationError as error:
-        raise StoreError(f"{store}: a {error.title}: {validation_problems(error)}") from error
+        raise StoreError(f"{store}: a {error.title}: {one_line(error)}") from error
 
 
 @contextmanager

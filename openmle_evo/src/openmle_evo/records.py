@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openmle_gym.chat import Message
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import StoreError
 from openmle_gym.experience import ExperienceCard
 from pydantic import ValidationError
@@ -27,7 +27,6 @@ from openmle_evo.budget import ModelCall
 from openmle_evo.final_choice import BLEND_FILE
 from openmle_evo.reading import Exchange, RunFacts, read_exchanges, read_run
 from openmle_evo.run import FinalReport, Record, RunManifest
-from openmle_evo.skills import validation_problems
 
 SUMS = "SHA256SUMS"
 
@@ -127,7 +126,7 @@ def _parse(path: Path, place: str, text: str, record: type[Record]) -> Record:
     try:
         return record.model_validate_json(text)
     except ValidationError as error:
-        raise StoreError(f"{path}: {place}: {validation_problems(error)}") from error
+        raise StoreError(f"{path}: {place}: {one_line(error)}") from error
 
 
 def _parse_lines(path: Path, name: str, files: Mapping[str, str], record: type[Record]) -> tuple[Record, ...]:

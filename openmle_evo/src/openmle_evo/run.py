@@ -23,7 +23,7 @@ from typing import NamedTuple, Self, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from openmle_gym.chat import Completion, Message
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.evaluate import Attempt
 from openmle_gym.experience import ExperienceCard, Selection
@@ -38,7 +38,7 @@ from openmle_evo.budget import ModelCall
 from openmle_evo.choice_record import BlendRecord, Considered, Strategy
 from openmle_evo.config import SearchConfig
 from openmle_evo.protocols import FinalPackage
-from openmle_evo.skills import SkillsRecord, validation_problems
+from openmle_evo.skills import SkillsRecord
 
 
 class RunManifest(Contract):
@@ -339,7 +339,7 @@ def _read(path: Path, record: type[Record]) -> Record:
     except FileNotFoundError as error:
         raise StoreError(f"{path.parent}: holds no run (no {path.name})") from error
     except ValidationError as error:
-        raise StoreError(f"{path}: {validation_problems(error)}") from error
+        raise StoreError(f"{path}: {one_line(error)}") from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path}: {error}") from error
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import tomli_w
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import ConfigError
 from openmle_gym.manifest import Metric
 from openmle_gym.memory import Measure
@@ -292,7 +292,7 @@ def read_skill(path: Path) -> Skill:
     try:
         return Skill(name=path.name, facts=SkillFacts.model_validate(table), text=inset(text))
     except ValidationError as error:
-        raise ConfigError(f"{path}: {validation_problems(error)}") from error
+        raise ConfigError(f"{path}: {one_line(error)}") from error
 
 
 def split_front_matter(path: Path) -> tuple[dict[str, object], str]:
@@ -319,8 +319,3 @@ def split_front_matter(path: Path) -> tuple[dict[str, object], str]:
 def inset(text: str) -> str:
     """The text with headings of the first level (and comments that look like one) made second."""
     return re.sub(r"^# ", "## ", text.strip(), flags=re.MULTILINE)
-
-
-def validation_problems(error: ValidationError) -> str:
-    """What is wrong with a record, field by field, in one line."""
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}".removeprefix(": ") for each in error.errors())

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import SecretStr, ValidationError
 
-from openmle_gym.contracts import ForeignContract
+from openmle_gym.contracts import ForeignContract, one_line
 from openmle_gym.errors import ExecutorUnavailable, JobCancelled, JobLost
 from openmle_gym.jobs import SUBMISSION, JobRequest, JobResult, JobState, JobView
 from openmle_gym.retry import retrying
@@ -138,7 +138,7 @@ class JobClient:
         try:
             return _Health.model_validate_json(response.content).isolation
         except ValidationError as error:
-            raise ExecutorUnavailable(f"{self.base_url}/health: not a sandbox service: {error}") from error
+            raise ExecutorUnavailable(f"{self.base_url}/health: not a sandbox service: {one_line(error)}") from error
 
     async def _view(
         self,
@@ -152,7 +152,9 @@ class JobClient:
         try:
             return JobView.model_validate_json(response.content)
         except ValidationError as error:
-            raise ExecutorUnavailable(f"{method} {self.base_url}{path}: the answer is not a job: {error}") from error
+            raise ExecutorUnavailable(
+                f"{method} {self.base_url}{path}: the answer is not a job: {one_line(error)}"
+            ) from error
 
     async def _send(
         self,

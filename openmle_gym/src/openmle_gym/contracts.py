@@ -1,6 +1,6 @@
 """The base of every record that crosses a process or a disk."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class Contract(BaseModel):
@@ -13,3 +13,10 @@ class ForeignContract(BaseModel):
     """A frozen record that others also write; unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+def one_line(error: Exception) -> str:
+    """What is wrong, in one line: of a record that does not hold, field by field."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}".removeprefix(": ") for each in error.errors())

@@ -7,7 +7,7 @@ from typing import Literal
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import PackageError
 
 MANIFEST_NAME = "task.toml"
@@ -90,8 +90,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         return Manifest.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise PackageError(f"{path}: {problems}") from error
+        raise PackageError(f"{path}: {one_line(error)}") from error
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, an integer of thousands of digits
         raise PackageError(f"{path}: not valid TOML: {error}") from error
 

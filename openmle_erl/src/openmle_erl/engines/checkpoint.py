@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import ConfigError, InfrastructureError, OpenMLEError
 from pydantic import JsonValue, ValidationError
 from torch import nn
@@ -190,7 +190,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     except FileNotFoundError as error:
         raise ConfigError(f"{folder}: no {MANIFEST}, so no checkpoint") from error
     except (ValidationError, ValueError) as error:
-        raise ConfigError(f"{folder / MANIFEST}: {error}") from error
+        raise ConfigError(f"{folder / MANIFEST}: {one_line(error)}") from error
 
 
 def _random_state() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 import httpx
+from openmle_gym.contracts import one_line
 from openmle_gym.errors import ConfigError, ModelUnavailable
 from openmle_gym.retry import retrying
 from pydantic import JsonValue, SecretStr, ValidationError
@@ -144,7 +145,7 @@ class SGLangEngine:
         try:
             return ModelInfo.model_validate_json(response.content)
         except ValidationError as error:
-            raise ModelUnavailable(f"{self.base_url}/model_info: {error}") from error
+            raise ModelUnavailable(f"{self.base_url}/model_info: {one_line(error)}") from error
 
     async def flush_cache(self) -> None:
         """Forgets what is cached of prompts.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from openmle_gym.chat import ChatModel, Completion, Message
 from openmle_gym.configuration import secret_from_environment
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import ConfigError, ModelUnavailable, StoreError
 from openmle_gym.evaluate import JobSettings
 from openmle_gym.jobs import Executor
@@ -351,4 +351,4 @@ def read_run(folder: Path) -> RunRecord:
     except FileNotFoundError as error:
         raise StoreError(f"{folder}: holds no run (no run.json)") from error
     except ValidationError as error:
-        raise StoreError(f"{folder / 'run.json'}: {error}") from error
+        raise StoreError(f"{folder / 'run.json'}: {one_line(error)}") from error

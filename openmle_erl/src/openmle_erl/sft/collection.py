@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from openmle_gym.chat import Completion, Message
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.locked import LockedFolder
@@ -107,7 +107,7 @@ def read_collection_manifest(path: Path) -> CollectionManifest:
     except FileNotFoundError as error:
         raise StoreError(f"{path}: holds no collection (no manifest.json)") from error
     except ValidationError as error:
-        raise StoreError(f"{path / 'manifest.json'}: not a collection's manifest: {error}") from error
+        raise StoreError(f"{path / 'manifest.json'}: not a collection's manifest: {one_line(error)}") from error
 
 
 def _changed(there: dict[str, JsonValue], here: dict[str, JsonValue]) -> list[str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from openmle_gym.chat import Message
-from openmle_gym.contracts import ForeignContract
+from openmle_gym.contracts import ForeignContract, one_line
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.jobs import MIB, Limits
@@ -182,7 +182,7 @@ def read_run(path: Path, book: TaskBook) -> RunSource:
     except FileNotFoundError as error:
         raise StoreError(f"{path}: holds no run (no manifest.json)") from error
     except ValidationError as error:
-        raise StoreError(f"{path / 'manifest.json'}: {error}") from error
+        raise StoreError(f"{path / 'manifest.json'}: {one_line(error)}") from error
     book.add([facts.package])
     memory = facts.settings.get("memory")
     known = {field.name for field in dataclasses.fields(MemoryConfig)}

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.leaderboard import Medal
 from openmle_gym.task import load_package
@@ -26,7 +26,6 @@ from openmle_evo.naturebench.run import EVALUATIONS, run_nature_task
 from openmle_evo.naturebench.settings import NatureConfig
 from openmle_evo.reading import RunFacts, read_run
 from openmle_evo.run import RunDirectory, read_final, settings_of, write_whole
-from openmle_evo.skills import validation_problems
 
 MANIFEST, OVER = "suite.json", "over"
 
@@ -91,7 +90,7 @@ def read_suite(path: Path) -> SuiteManifest:
     except FileNotFoundError as error:
         raise StoreError(f"{path}: holds no suite (no {MANIFEST})") from error
     except ValidationError as error:
-        raise StoreError(f"{path / MANIFEST}: {validation_problems(error)}") from error
+        raise StoreError(f"{path / MANIFEST}: {one_line(error)}") from error
 
 
 async def run_suite(

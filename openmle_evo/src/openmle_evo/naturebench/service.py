@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import httpx
-from openmle_gym.contracts import ForeignContract
+from openmle_gym.contracts import ForeignContract, one_line
 from openmle_gym.errors import ConfigError, ExecutorUnavailable
 from openmle_gym.retry import retrying
 from pydantic import JsonValue, ValidationError
@@ -110,7 +110,7 @@ class EvaluationService:
         try:
             return Answer(Evaluation.model_validate_json(response.content))
         except ValidationError as error:
-            raise ExecutorUnavailable(f"{self.base_url}/evaluate: not an evaluation: {error}") from error
+            raise ExecutorUnavailable(f"{self.base_url}/evaluate: not an evaluation: {one_line(error)}") from error
 
     async def _asked(
         self,

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from openmle_gym.contracts import ForeignContract
+from openmle_gym.contracts import ForeignContract, one_line
 from openmle_gym.errors import PackageError
 
 LITE_V2 = (
@@ -141,7 +141,7 @@ def read_task(root: Path) -> NatureTask:
     try:
         metadata = NatureMetadata.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, ValidationError) as error:
-        raise PackageError(f"{path}: cannot be used: {error}") from error
+        raise PackageError(f"{path}: cannot be used: {one_line(error)}") from error
     for entry in metadata.performance_entries:
         assert entry.primary.sign in (1, -1)
     return NatureTask(root=root, metadata=metadata)

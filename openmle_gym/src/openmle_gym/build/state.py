@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from openmle_gym.chat import Usage
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, one_line
 from openmle_gym.errors import StoreError
 
 STATE = "state.json"
@@ -62,7 +62,7 @@ class StateFile:
             try:
                 self.state = BuildState.model_validate_json(self._path.read_bytes())
             except ValidationError as error:
-                raise StoreError(f"{self._path}: cannot be read: {error.errors()[0]['msg']}") from error
+                raise StoreError(f"{self._path}: cannot be read: {one_line(error)}") from error
             if self.state.source != source:
                 raise StoreError(
                     f"{work}: holds the build of {self.state.source}, not of {source}; choose another work"

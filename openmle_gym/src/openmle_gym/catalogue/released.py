@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import ValidationError, field_validator
 
-from openmle_gym.contracts import ForeignContract
+from openmle_gym.contracts import ForeignContract, one_line
 from openmle_gym.errors import ConfigError, PackageError
 from openmle_gym.task import TaskPackage, load_package
 from openmle_gym.text_table import read_text_table
@@ -142,6 +142,5 @@ def read_inventory(path: Path) -> list[InventoryRecord]:
         try:
             records.append(InventoryRecord.model_validate(row))
         except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            raise PackageError(f"{path}: record {number}: {problems}") from error
+            raise PackageError(f"{path}: record {number}: {one_line(error)}") from error
     return records

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from openmle_gym.bridges.mle_bench.facts import CompetitionFacts, facts_of
-from openmle_gym.contracts import ForeignContract
+from openmle_gym.contracts import ForeignContract, one_line
 from openmle_gym.errors import PackageError
 from openmle_gym.leaderboard import read_leaderboard
 
@@ -128,4 +128,4 @@ def _read_config(path: Path) -> _Config:
     try:
         return _Config.model_validate(OmegaConf.to_container(OmegaConf.load(path)))
     except (YAMLError, OmegaConfBaseException, ValidationError) as error:
-        raise PackageError(f"{path}: cannot be used: {error}") from error
+        raise PackageError(f"{path}: cannot be used: {one_line(error)}") from error
