@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from openmle_gym.contracts import one_line
 from openmle_gym.errors import StoreError
 from openmle_gym.experience import ExperienceCard
 
@@ -56,8 +59,15 @@ class CardStore:
             raise StoreError(f"{self.path}: run {card.run_id} already has attempt {card.attempt}") from error
 
     def cards(self, *, run_id: str | None = None, task: str | None = None) -> list[ExperienceCard]:
-        """The cards of a run or of a task or all of them, ordered by when they were added."""
-        return [ExperienceCard.model_validate_json(row) for row in self._rows(run_id, task)]
+        """The cards of a run or of a task or all of them, ordered by when they were added.
+
+        Raises:
+            StoreError: One is damaged.
+        """
+        try:
+            return [ExperienceCard.model_validate_json(row) for row in self._rows(run_id, task)]
+        except ValidationError as error:
+            raise StoreError(f"{self.path}: a damaged card: {one_line(error)}") from error
 
     def _rows(self, run_id: str | None, task: str | None) -> Iterator[str]:
         query = "SELECT card FROM cards WHERE (?1 IS NULL OR run_id = ?1) AND (?2 IS NULL OR task = ?2) ORDER BY rowid"

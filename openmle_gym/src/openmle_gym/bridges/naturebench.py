@@ -6,7 +6,6 @@
 <task>/environment/
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from openmle_gym.contracts import ForeignContract, one_line
 from openmle_gym.errors import PackageError
+from openmle_gym.json_file import read_json
 
 LITE_V2 = (
     "s41587-025-02688-8",
@@ -99,9 +99,16 @@ class NatureTask:
 
     @property
     def description(self) -> str:
-        """The statement, and what is said of the data."""
+        """The statement, and what is said of the data.
+
+        Raises:
+            PackageError: It is not text.
+        """
         texts = [self.problem_dir / name for name in ("README.md", "data_description.md")]
-        return "\n\n".join(path.read_text(encoding="utf-8").strip() for path in texts if path.is_file())
+        try:
+            return "\n\n".join(path.read_text(encoding="utf-8").strip() for path in texts if path.is_file())
+        except UnicodeDecodeError as error:
+            raise PackageError(f"{self.problem_dir}: the statement is not text in UTF-8: {error}") from error
 
 
 class Gap(NamedTuple):
@@ -139,11 +146,11 @@ def read_task(root: Path) -> NatureTask:
             raise PackageError(f"{root}: no {name}")
     path = root / "metadata.json"
     try:
-        metadata = NatureMetadata.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, ValidationError) as error:
+        metadata = NatureMetadata.model_validate(read_json(path))
+    except ValidationError as error:
         raise PackageError(f"{path}: cannot be used: {one_line(error)}") from error
     for entry in metadata.performance_entries:
-        assert entry.primary.sign in (1, -1)
+        _ = entry.primary.sign  # raises where the primary metric or its direction is not settled
     return NatureTask(root=root, metadata=metadata)
 
 

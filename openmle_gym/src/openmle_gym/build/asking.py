@@ -6,7 +6,7 @@ from pathlib import Path
 
 from openmle_gym.build.state import write_whole
 from openmle_gym.chat import ChatModel, Completion, Message, Usage
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ class Desk:
         path = self._folder / f"{name}.call.json"
         digest = hashlib.sha256("\x1e".join(f"{each.role}\x1f{each.content}" for each in messages).encode()).hexdigest()
         if path.is_file():
-            call = Call.model_validate_json(path.read_bytes())
+            call = read_record(path, Call)
             if call.prompt_sha256 == digest:
                 return call.completion
         if self._model is None:
@@ -51,7 +51,7 @@ class Desk:
     def calls(self) -> list[Call]:
         """All of the stage's calls, in order."""
         paths = sorted(self._folder.glob("*.call.json"))
-        return [Call.model_validate_json(path.read_bytes()) for path in paths]
+        return [read_record(path, Call) for path in paths]
 
 
 def spent(calls: Sequence[Call]) -> tuple[Usage, float | None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from openmle_gym.build.asking import Desk
 from openmle_gym.build.state import write_whole
 from openmle_gym.chat import Completion, Message
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import ReplyError
 from openmle_gym.program import parse_reply
 
@@ -87,7 +87,7 @@ async def attempt_until_good(
 def load_attempts(folder: Path) -> list[Attempt]:
     """The attempts on disk, in order."""
     paths = sorted(path for path in folder.glob("attempt_*.json") if not path.name.endswith(".call.json"))
-    return [Attempt.model_validate_json(path.read_bytes()) for path in paths]
+    return [read_record(path, Attempt) for path in paths]
 
 
 def best_attempt(attempts: Sequence[Attempt]) -> Attempt | None:

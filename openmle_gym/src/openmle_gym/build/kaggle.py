@@ -15,6 +15,7 @@ import re
 import signal
 import sys
 import zipfile
+import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -140,7 +141,7 @@ def leaderboard_csv(content: bytes) -> str:
             if (score := next((value for key, value in row.items() if key and key.strip().casefold() == "score"), ""))
         ]
         [float(score) for score in scores]
-    except (zipfile.BadZipFile, IndexError, UnicodeDecodeError, csv.Error, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, LookupError, csv.Error, ValueError) as error:
         raise PackageError(f"the leaderboard cannot be read: {error}") from error
     if not scores:
         raise PackageError("the leaderboard has no scores")

@@ -29,7 +29,7 @@ from openmle_gym.build.task_road import TaskRoad
 from openmle_gym.build.unpack import unpack
 from openmle_gym.build.wording import About
 from openmle_gym.chat import ChatModel, Usage
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import PackageError
 from openmle_gym.isolation.runner import Runner
 
@@ -103,8 +103,8 @@ class _Build:
             profiled = await self._stages.run(
                 "profile", [unpacked.output], self._profile, intact=(work / "profile.json").is_file
             )
-            facts = Fetched.model_validate_json((work / "fetched.json").read_bytes())
-            profile = Profile.model_validate_json((work / "profile.json").read_bytes())
+            facts = read_record(work / "fetched.json", Fetched)
+            profile = read_record(work / "profile.json", Profile)
             specs: dict[str, TaskSpec | None] = {_SINGLE: None}
             if request.tasks > 1:
                 proposals = await self._proposals(profiled, profile, facts.about)
@@ -233,7 +233,7 @@ class _Build:
 
         made_from = [profiled.output, about.model_dump(), [*request.wishes()], request.tasks, request.name]
         await self._stages.run("propose", [*made_from, self._model is None], work, intact=place.is_file)
-        return Proposals.model_validate_json(place.read_bytes())
+        return read_record(place, Proposals)
 
 
 def _failed(name: str, failure: StageFailed) -> BuiltTask:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from openmle_gym.chat import Usage
-from openmle_gym.contracts import Contract, one_line
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import StoreError
 
 STATE = "state.json"
@@ -59,10 +59,7 @@ class StateFile:
         self._path = work / STATE
         self.state = BuildState(source=source)
         if self._path.is_file():
-            try:
-                self.state = BuildState.model_validate_json(self._path.read_bytes())
-            except ValidationError as error:
-                raise StoreError(f"{self._path}: cannot be read: {one_line(error)}") from error
+            self.state = read_record(self._path, BuildState)
             if self.state.source != source:
                 raise StoreError(
                     f"{work}: holds the build of {self.state.source}, not of {source}; choose another work"

@@ -101,7 +101,7 @@ def read_samples(path: Path, *, sample_rows: int = SAMPLE_ROWS) -> list[Sample]:
             return [_parquet(path, sample_rows)]
         if kind == "excel":
             return _workbook(path, sample_rows)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, LookupError, RecursionError, RuntimeError, SyntaxError, zipfile.BadZipFile) as error:
         raise NotATable(f"{type(error).__name__}: {error}"[:300]) from error
     raise NotATable(f"{path.suffix}: no format of a table")
 

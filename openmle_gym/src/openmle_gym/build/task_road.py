@@ -35,7 +35,7 @@ from openmle_gym.build.template import render_prepare
 from openmle_gym.build.wording import About, metric_request, prepare_request, question
 from openmle_gym.chat import ChatModel
 from openmle_gym.check import check_package
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.isolation.runner import Runner
 from openmle_gym.manifest import MANIFEST_NAME, Columns
 from openmle_gym.metrics import METRICS, render_metric_module
@@ -115,7 +115,7 @@ class TaskRoad:
         return BuiltTask(name=spec.name, package=str(destination), warnings=tuple(warnings))
 
     def _described(self) -> Described:
-        return Described.model_validate_json((self.folder / "described.json").read_bytes())
+        return read_record(self.folder / "described.json", Described)
 
     def _data_is_there(self) -> bool:
         return (self.folder / "prepare.py").is_file() and (self.folder / "data" / "private").is_dir()
@@ -310,7 +310,7 @@ def _in_the_way(destination: Path, request: BuildRequest) -> str:
         return ""
     record = destination / "info" / "build.json"
     if record.is_file():
-        source = BuiltBy.model_validate_json(record.read_bytes()).source
+        source = read_record(record, BuiltBy).source
         if source == request.source.provenance:
             return ""
     return f"{destination}: is there already, and is not of this source; choose another output or name"

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -52,7 +53,7 @@ def kaggle_key(environment: Mapping[str, str] | None = None) -> KaggleKey:
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
             return KaggleKey(str(said["username"]), SecretStr(str(said["key"])))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"{path}: not credentials of Kaggle: {type(error).__name__}") from error
     raise ConfigError(f"no credentials of Kaggle: set KAGGLE_USERNAME and KAGGLE_KEY, or put kaggle.json at {path}")
 
@@ -110,7 +111,7 @@ def board_text(content: bytes, place: str) -> str:
                         f"{place}: {chosen.filename} has {chosen.file_size} bytes, more than {MAX_BYTES}"
                     )
                 content = archive.read(chosen)
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error) as error:
             raise PackageError(f"{place}: {error}") from error
     text = content.decode("utf-8-sig", errors="replace")
     first = next(csv.reader(io.StringIO(text[:4096])), [])

@@ -15,6 +15,7 @@ from pydantic import ValidationError, field_validator
 
 from openmle_gym.contracts import ForeignContract, one_line
 from openmle_gym.errors import ConfigError, PackageError
+from openmle_gym.json_file import read_json
 from openmle_gym.task import TaskPackage, load_package
 from openmle_gym.text_table import read_text_table
 
@@ -113,10 +114,13 @@ def read_metadata(root: Path) -> TaskMetadata | None:
     path = root / METADATA
     if not path.is_file():
         return None
+    fields = read_json(path)
+    if not isinstance(fields, dict):
+        raise PackageError(f"{path}: is no object")
     try:
-        return TaskMetadata.model_validate({"task_name": root.name, **json.loads(path.read_text(encoding="utf-8"))})
-    except (ValueError, TypeError, ValidationError) as error:
-        raise PackageError(f"{path}: cannot be used: {error}") from error
+        return TaskMetadata.model_validate({"task_name": root.name, **fields})
+    except ValidationError as error:
+        raise PackageError(f"{path}: cannot be used: {one_line(error)}") from error
 
 
 def read_inventory(path: Path) -> list[InventoryRecord]:
@@ -135,7 +139,7 @@ def read_inventory(path: Path) -> list[InventoryRecord]:
             rows = read_text_table(path).to_dict("records")
     except ImportError as error:
         raise ConfigError("Parquet files need pyarrow: pip install 'openmle-gym[parquet]'") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PackageError(f"{path}: cannot be read: {error}") from error
     records = []
     for number, row in enumerate(rows, start=1):

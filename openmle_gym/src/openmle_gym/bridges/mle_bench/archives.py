@@ -2,6 +2,7 @@
 
 import shutil
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from openmle_gym.errors import PackageError
@@ -14,14 +15,14 @@ def unpack_archives(folder: Path) -> tuple[str, ...]:
         The names of the archives that were unpacked.
 
     Raises:
-        PackageError: An archive is damaged, or a member would lie outside of the folder.
+        PackageError: An archive is damaged, encrypted or compressed in a way that Python cannot read, or a member would lie outside of the folder.
     """
     archives = sorted(folder.glob("*.zip"))
     for archive in archives:
         try:
             with zipfile.ZipFile(archive) as content:
                 _unpack(content, archive)
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:
             raise PackageError(f"{archive}: {error}") from error
         archive.unlink()
     return tuple(archive.name for archive in archives)

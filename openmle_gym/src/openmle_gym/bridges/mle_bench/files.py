@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pandas as pd
 from openmle_gym.bridges.mle_bench.facts import Carving, Split
 from openmle_gym.bridges.mle_bench.rows import hidden_rows
 from openmle_gym.errors import ConfigError, PackageError
+from openmle_gym.text_table import read_text_table
 
 FOLDS = "essential_data/CVfolds_2.txt"
 LABELS = "essential_data/rec_labels_test_hidden.txt"
@@ -48,7 +49,7 @@ def pixel_rows(public: Path, names: Sequence[str], carving: Carving) -> HiddenFi
 
     Raises:
         ConfigError: Pillow is not installed.
-        PackageError: An image has no answer.
+        PackageError: An image has no answer, or one that is no image.
     """
     if importlib.util.find_spec("PIL") is None:
         raise ConfigError("this competition's answers are images: install pillow")
@@ -61,7 +62,10 @@ def pixel_rows(public: Path, names: Sequence[str], carving: Carving) -> HiddenFi
         path = public / answers / name
         if not path.is_file():
             raise PackageError(f"{path}: no such file, and {media.train}/{name} needs it")
-        grey = np.asarray(Image.open(path).convert("L")) / 255.0
+        try:
+            grey = np.asarray(Image.open(path).convert("L")) / 255.0
+        except (OSError, ValueError, SyntaxError) as error:  # Pillow's own errors among them
+            raise PackageError(f"{path}: no image that can be read: {error}") from error
         stem = Path(name).stem
         rows, columns = np.indices(grey.shape) + 1
         ids += [f"{stem}_{row}_{column}" for row, column in zip(rows.ravel(), columns.ravel(), strict=True)]
@@ -74,20 +78,19 @@ def recorded_rows(public: Path, split: Split) -> HiddenFiles:
     """Recordings with species by number: hidden ones have the fold 1 and the label `?`, as official test ones have.
 
     Rows are pairs of a recording and one of the species, with the id 100 * recording + species.
+
+    Raises:
+        PackageError: A file is missing, is not what it should be, or says nothing of a recording.
     """
-    folds = pd.read_csv(public / FOLDS)
+    folds, names = _recordings(public / FOLDS, "fold"), _recordings(public / FILE_NAMES)
     ours = folds[folds["fold"] == 0].reset_index(drop=True)
     hidden = set(ours["rec_id"][hidden_rows(ours, split)].tolist())
-    labels: dict[int, list[int]] = {}
-    header, *lines = (public / LABELS).read_text(encoding="utf-8").splitlines()
-    for line in lines:
-        recording, *species = line.split(",")
-        if int(recording) in set(ours["rec_id"]):
-            labels[int(recording)] = [int(each) for each in species]
-    count = 1 + max(each for found in labels.values() for each in found)
+    header, labels = _species(public / LABELS, set(ours["rec_id"]))
+    if missing := sorted(hidden - labels.keys()):
+        raise PackageError(f"{public / LABELS}: has no line for the recordings {missing[:5]}")
+    count = 1 + max((each for found in labels.values() for each in found), default=0)
     shown = {recording: ["?"] if recording in hidden else map(str, found) for recording, found in labels.items()}
     lines = [",".join([str(recording), *species]) for recording, species in shown.items()]
-    names = pd.read_csv(public / FILE_NAMES)
     pairs = [(recording, species) for recording in sorted(hidden) for species in range(count)]
     return HiddenFiles(
         ids=[str(100 * recording + species) for recording, species in pairs],
@@ -98,3 +101,33 @@ def recorded_rows(public: Path, split: Split) -> HiddenFiles:
             FILE_NAMES: names[names["rec_id"].isin(ours["rec_id"])].to_csv(index=False),
         },
     )
+
+
+def _recordings(path: Path, *numbers: str) -> pd.DataFrame:
+    """A table of recordings; `rec_id` and the other columns named are integers."""
+    table = read_text_table(path)
+    for name in ("rec_id", *numbers):
+        if name not in table.columns:
+            raise PackageError(f"{path}: has no column {name!r}")
+        try:
+            table[name] = table[name].astype(int)
+        except (ValueError, OverflowError) as error:
+            raise PackageError(f"{path}: column {name!r}: {error}") from error
+    return table
+
+
+def _species(path: Path, recordings: Set[int]) -> tuple[str, dict[int, list[int]]]:
+    """The header, and the numbers of the species of each recording; a line of each has its number, then theirs."""
+    try:
+        header, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
+    except (OSError, UnicodeDecodeError) as error:
+        raise PackageError(f"{path}: cannot be read: {error}") from error
+    found: dict[int, list[int]] = {}
+    for number, line in enumerate(lines, start=2):
+        recording, *species = line.split(",")
+        try:
+            if int(recording) in recordings:
+                found[int(recording)] = [int(each) for each in species]
+        except ValueError as error:
+            raise PackageError(f"{path}: line {number}: {error}") from error
+    return header, found

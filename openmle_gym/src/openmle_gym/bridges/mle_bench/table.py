@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from openmle_gym.errors import PackageError
+from openmle_gym.json_file import read_json
 from openmle_gym.text_table import read_text_table
 
 
@@ -36,11 +37,9 @@ def read_table(path: Path) -> TrainTable:
     """
     if path.suffix != ".json":
         return TrainTable(frame=read_text_table(path), is_json=False)
-    try:
-        records = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PackageError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+    found = read_json(path)
+    records = [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
+    if not isinstance(found, list) or len(records) < len(found):
         raise PackageError(f"{path}: is no list of objects")
     columns = list(dict.fromkeys(name for record in records for name in record))
     cells = {name: pd.Series([record.get(name) for record in records], dtype=object) for name in columns}
