@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from openmle_gym.contracts import read_record
 from openmle_gym.evaluate import JobSettings, attempt_job
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.features import ranked
@@ -58,7 +59,7 @@ class FinalJobs:
         """
         path = self._folder / f"{key}.json"
         if path.is_file():
-            return JobResult.model_validate_json(path.read_text(encoding="utf-8")).validation()
+            return read_record(path, JobResult).validation()
         result = await self._executor.run(self._job(source, key))
         self.run.charge_final(result.program_seconds + result.grading_seconds)
         self._folder.mkdir(exist_ok=True)

@@ -23,7 +23,7 @@ from typing import NamedTuple, Self, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from openmle_gym.chat import Completion, Message
-from openmle_gym.contracts import Contract, one_line
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.evaluate import Attempt
 from openmle_gym.experience import ExperienceCard, Selection
@@ -32,7 +32,7 @@ from openmle_gym.manifest import Metric
 from openmle_gym.operators import Operator
 from openmle_gym.prompts import Remaining
 from openmle_gym.scores import TestScore, ValidationScore
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from openmle_evo.budget import ModelCall
 from openmle_evo.choice_record import BlendRecord, Considered, Strategy
@@ -335,13 +335,9 @@ def read_final(path: Path) -> FinalReport | None:
 
 def _read(path: Path, record: type[Record]) -> Record:
     try:
-        return record.model_validate_json(path.read_text(encoding="utf-8"))
+        return read_record(path, record)
     except FileNotFoundError as error:
         raise StoreError(f"{path.parent}: holds no run (no {path.name})") from error
-    except ValidationError as error:
-        raise StoreError(f"{path}: {one_line(error)}") from error
-    except UnicodeDecodeError as error:
-        raise StoreError(f"{path}: {error}") from error
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from openmle_gym.chat import ChatModel, Completion, Message
 from openmle_gym.configuration import secret_from_environment
-from openmle_gym.contracts import Contract, one_line
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import ConfigError, ModelUnavailable, StoreError
 from openmle_gym.evaluate import JobSettings
 from openmle_gym.jobs import Executor
@@ -27,7 +27,7 @@ from openmle_gym.prompts import public_task
 from openmle_gym.review import Reviewer
 from openmle_gym.store import CardStore
 from openmle_gym.task import TaskPackage
-from pydantic import JsonValue, SecretStr, ValidationError
+from pydantic import JsonValue, SecretStr
 
 from openmle_erl import __version__
 from openmle_erl.engines.protocols import RolloutEngine, Trainer
@@ -347,8 +347,6 @@ def read_run(folder: Path) -> RunRecord:
         StoreError: There is none, or it is damaged.
     """
     try:
-        return RunRecord.model_validate_json((folder / "run.json").read_text(encoding="utf-8"))
+        return read_record(folder / "run.json", RunRecord)
     except FileNotFoundError as error:
         raise StoreError(f"{folder}: holds no run (no run.json)") from error
-    except ValidationError as error:
-        raise StoreError(f"{folder / 'run.json'}: {one_line(error)}") from error

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Self
 
 from openmle_gym.chat import Completion, Message
-from openmle_gym.contracts import Contract, one_line
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.locked import LockedFolder
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from openmle_erl.sft.exchanges import Exchange, ExchangeStore
 from openmle_erl.sft.files import write_whole
@@ -103,11 +103,9 @@ def read_collection_manifest(path: Path) -> CollectionManifest:
         StoreError: There is no collection in the folder, or its manifest is damaged.
     """
     try:
-        return CollectionManifest.model_validate_json((path / "manifest.json").read_text(encoding="utf-8"))
+        return read_record(path / "manifest.json", CollectionManifest)
     except FileNotFoundError as error:
         raise StoreError(f"{path}: holds no collection (no manifest.json)") from error
-    except ValidationError as error:
-        raise StoreError(f"{path / 'manifest.json'}: not a collection's manifest: {one_line(error)}") from error
 
 
 def _changed(there: dict[str, JsonValue], here: dict[str, JsonValue]) -> list[str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from openmle_gym.chat import Message
-from openmle_gym.contracts import ForeignContract, one_line
+from openmle_gym.contracts import ForeignContract, read_record
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.experience import ExperienceCard
 from openmle_gym.jobs import MIB, Limits
@@ -17,7 +17,7 @@ from openmle_gym.memory import MemoryConfig, recall, remembered
 from openmle_gym.prompts import PublicTask, Surroundings, build_prompt, public_task
 from openmle_gym.store import CardStore
 from openmle_gym.task import TaskPackage
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue
 
 from openmle_erl.sft.acceptance import TaskFacts, task_facts
 from openmle_erl.sft.collection import read_collection_manifest
@@ -178,11 +178,9 @@ def read_run(path: Path, book: TaskBook) -> RunSource:
         ConfigError: Its task's package was not found.
     """
     try:
-        facts = RunFacts.model_validate_json((path / "manifest.json").read_text(encoding="utf-8"))
+        facts = read_record(path / "manifest.json", RunFacts)
     except FileNotFoundError as error:
         raise StoreError(f"{path}: holds no run (no manifest.json)") from error
-    except ValidationError as error:
-        raise StoreError(f"{path / 'manifest.json'}: {one_line(error)}") from error
     book.add([facts.package])
     memory = facts.settings.get("memory")
     known = {field.name for field in dataclasses.fields(MemoryConfig)}

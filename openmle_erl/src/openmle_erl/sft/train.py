@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from openmle_gym.chat import Message
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import ConfigError
 from pydantic import JsonValue
 
@@ -269,7 +269,7 @@ def _claim(out: Path, config: SftConfig) -> None:
         out.mkdir(parents=True, exist_ok=True)
         write_whole(path, run.model_dump_json(indent=2))
         return
-    before = SftRun.model_validate_json(path.read_text(encoding="utf-8"))
+    before = read_record(path, SftRun)
     if before != run:
         old, new = (
             {"corpus": each.corpus_sha256, "validation": each.validation_sha256} | each.settings

@@ -12,11 +12,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from openmle_gym.contracts import Contract, one_line
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import ConfigError, StoreError
 from openmle_gym.leaderboard import Medal
 from openmle_gym.task import load_package
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from openmle_evo.config import SearchConfig
 from openmle_evo.evaluation.results import RunOutcome
@@ -86,11 +86,9 @@ def read_suite(path: Path) -> SuiteManifest:
         StoreError: There is none, or it is damaged.
     """
     try:
-        return SuiteManifest.model_validate_json((path / MANIFEST).read_text(encoding="utf-8"))
+        return read_record(path / MANIFEST, SuiteManifest)
     except FileNotFoundError as error:
         raise StoreError(f"{path}: holds no suite (no {MANIFEST})") from error
-    except ValidationError as error:
-        raise StoreError(f"{path / MANIFEST}: {one_line(error)}") from error
 
 
 async def run_suite(

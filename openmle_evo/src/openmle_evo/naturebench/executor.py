@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from openmle_gym.bridges.naturebench import NatureTask
-from openmle_gym.contracts import Contract
+from openmle_gym.contracts import Contract, read_record
 from openmle_gym.errors import ConfigError
 from openmle_gym.execute import judge_run
 from openmle_gym.isolation.runner import INPUTS, PYTHON, Isolation, Runner, RunResult, RunSpec
@@ -86,7 +86,7 @@ class NatureExecutor:
         name = hashlib.sha256(job.idempotency_key.encode()).hexdigest()[:24]
         record = self._folder / f"{name}.json"
         if record.is_file():
-            return Judged.model_validate_json(record.read_text(encoding="utf-8")).result
+            return read_record(record, Judged).result
         judged = await self._judged(job, name)
         self._folder.mkdir(parents=True, exist_ok=True)
         write_whole(record, judged.model_dump_json(by_alias=True))
@@ -176,5 +176,5 @@ def _told_of_outputs(ended: JobResult, run: RunResult) -> JobResult:
 
 def best_gap_of(folder: Path) -> float | None:
     """The best aggregate, unclipped, of all programs that were judged into a folder; None when none has a score."""
-    records = [Judged.model_validate_json(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    records = [read_record(path, Judged) for path in sorted(folder.glob("*.json"))]
     return max((r.evaluation.gap for r in records if r.evaluation and r.evaluation.gap is not None), default=None)

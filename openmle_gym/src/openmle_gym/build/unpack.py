@@ -30,7 +30,7 @@ _SINGLE = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _SUFFIXES = (*_TAR, ".zip", ".7z", *_SINGLE)
 _BROKEN = (
     *(zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error),
-    *(EOFError, OSError, RuntimeError, NotImplementedError, ValueError),
+    *(EOFError, OSError, RuntimeError, ValueError),
 )
 """What libraries raise for damaged, encrypted and unknown archives."""
 

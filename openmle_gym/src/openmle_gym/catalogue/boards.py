@@ -111,7 +111,7 @@ def board_text(content: bytes, place: str) -> str:
                         f"{place}: {chosen.filename} has {chosen.file_size} bytes, more than {MAX_BYTES}"
                     )
                 content = archive.read(chosen)
-        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, zlib.error) as error:
+        except (zipfile.BadZipFile, RuntimeError, zlib.error) as error:
             raise PackageError(f"{place}: {error}") from error
     text = content.decode("utf-8-sig", errors="replace")
     first = next(csv.reader(io.StringIO(text[:4096])), [])
