@@ -28,7 +28,7 @@ from sandbox_service.conformance.service import Service
 
 CONFIGS = Path(sys.modules[ConformanceConfig.__module__].__file__ or "").parent.parent / "configs"
 KEYS = {"CONFORMANCE_ONE": "one", "CONFORMANCE_TWO": "two", "CONFORMANCE_GRADE": "three"}
-METRIC_SECONDS = 15
+METRIC_SECONDS = 40
 LIMITS = {"memory_mib": 512, "processes": 64, "disk_mib": 64}
 
 
