@@ -695,7 +695,6 @@ except PermissionError:
 async def test_the_program_dies_with_the_service(runner_source: str, temporary_folder: Path, nap: str):
     service = f"""
 import asyncio
-import json
 from openmle_gym.isolation.bubblewrap import BubblewrapRunner
 from openmle_gym.isolation.process import ProcessRunner
 from openmle_gym.isolation.runner import PYTHON, RunSpec

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openmle_gym.errors import ConfigError
+from openmle_gym.errors import ConfigError, RunnerUnavailable
 from openmle_gym.isolation import namespaces
 from openmle_gym.isolation.disk import mount_memory, mounts_below
 from sandbox_service.recovery import fresh_work_dir, reap_containers, service_id
+from scripted_server import Asked, Reply, serving
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +95,17 @@ def test_only_containers_of_the_same_service_are_reaped(containers: list[str]) -
     left = {container.id for container in client.containers.list(all=True)}
     client.close()
     assert [container in left for container in containers] == [False, False, True]
+
+
+def test_an_engine_that_breaks_off_while_containers_are_removed_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("docker")
+
+    def answer(asked: Asked) -> Reply:
+        if "/containers/one" in asked.path:
+            return Reply(500, b"{", {"Content-Length": "100"})  # and no more
+        return Reply(200, b'[{"Id": "one"}]' if "/containers/json" in asked.path else b'{"ApiVersion": "1.41"}')
+
+    with serving(answer) as url:
+        monkeypatch.setenv("DOCKER_HOST", url.replace("http", "tcp"))
+        with pytest.raises(RunnerUnavailable, match="cannot remove the containers of an earlier life"):
+            reap_containers("me")

@@ -44,6 +44,7 @@ def reap_containers(service: str) -> int:
     """
     import docker
     from docker.errors import DockerException, NotFound
+    from requests.exceptions import RequestException
 
     def remove(name: str) -> None:
         with contextlib.suppress(NotFound):
@@ -54,7 +55,7 @@ def reap_containers(service: str) -> int:
         with contextlib.closing(client), ThreadPoolExecutor(REMOVALS_AT_ONCE) as threads:
             found = client.api.containers(all=True, filters={"label": f"{SERVICE_LABEL}={service}"})
             list(threads.map(remove, [container["Id"] for container in found]))
-    except DockerException as error:
+    except (DockerException, RequestException) as error:
         raise RunnerUnavailable(f"docker: cannot remove the containers of an earlier life: {error}") from error
     return len(found)
 
