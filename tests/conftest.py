@@ -1,5 +1,6 @@
 """What holds for the whole suite."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -23,3 +24,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         file = item.path.relative_to(here)
         item.add_marker(pytest.mark.xdist_group("machine" if file.parts[0] in ONE_AT_A_TIME else str(file)))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests that are marked `docker` are skipped where there is no engine with our image."""
+    if item.get_closest_marker("docker") and (reason := no_engine()):
+        pytest.skip(reason)
+
+
+@functools.cache
+def no_engine() -> str | None:
+    """Why tests cannot use Docker; None where they can."""
+    try:
+        import docker
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
+    except ImportError:
+        return "the package docker is not installed"
+    try:
+        client = docker.from_env()
+        client.images.get("openmle/sandbox:cpu")
+        client.close()
+    except (DockerException, RequestException) as error:
+        return f"docker: {error}"
+    return None
